@@ -1,0 +1,111 @@
+"""Evaluates one snapshot: the number it prints is of these weights and no others, or the point is skipped with a reason.
+
+An outage becomes a `Skipped` run; a bug of ours fails the run. What was exported for the point is deleted on every outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import shutil
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import anyio
+from prefect import flow
+from prefect.client.schemas.objects import FlowRun
+from prefect.states import Completed, State
+
+from infra.concurrency import gather_all
+from infra.fleet.lease import confirm, held
+from infra.model import EvalReport, EvalRequest, SkippedPoint
+from infra.records import commit, now
+from infra.snapshot import delete_snapshots
+from infra.store import Store
+from tasks.export import export
+from tasks.fleet import acquire_fleet
+from tasks.pin import pin
+from tasks.report import report
+from tasks.retire import retire
+from tasks.run_dataset import run_dataset
+from tasks.skip import as_skip, skip
+
+logger = logging.getLogger(__name__)
+RETIRE_TIMEOUT_S = 120
+GRACE_S = 300  # beyond the point's own deadline, for reporting and retiring
+
+
+def clean_up_after_crash(_flow: Any, run: FlowRun, state: State[Any]) -> None:
+    """For a flow whose `finally` did not run: frees what it owned and leaves a record, unless it has one."""
+    request = EvalRequest.model_validate(run.parameters["request"])
+    store = Store(request.store_url)
+    commit(store, _skipped(request, "crashed", f"the flow run ended as {state.name}: {state.message or 'no message'}"))
+    if request.source.staged:
+        delete_snapshots(store, request.point)
+        shutil.rmtree(request.source.path, ignore_errors=True)
+
+
+@flow(
+    name="evaluate_snapshot",
+    flow_run_name="{request.point.name}",
+    persist_result=False,
+    on_crashed=[clean_up_after_crash],
+    on_cancellation=[clean_up_after_crash],
+    on_failure=[clean_up_after_crash],
+)
+async def evaluate_snapshot(request: EvalRequest) -> EvalReport | State[Any]:
+    """Measure one snapshot of a run on leased engines that have proved which weights they serve."""
+    try:
+        async with asyncio.timeout(request.deadline_s):
+            return await _measure(request)
+    except Exception as error:
+        reason = as_skip(error)
+        if reason is None:
+            raise
+        logger.warning("%s skipped: %s", request.point.name, reason)
+        record = await skip(request, _skipped(request, reason.reason, reason.message))
+        return Completed(name="Skipped", message=f"{record.reason}: {record.message}")
+
+
+async def _measure(request: EvalRequest) -> EvalReport:
+    point, phases = request.point, dict[str, float]()
+    try:
+        with timed(phases, "export"):
+            snapshot = await export(point, request.source, request.store_url)
+        with timed(phases, "acquire fleet"):
+            lease = await acquire_fleet(request.fleet, snapshot, point.name)
+        async with held(lease):
+            with timed(phases, "pin"):
+                pinned = await pin(lease, snapshot)
+            with timed(phases, "run datasets"):
+                results = await gather_all(
+                    run_dataset(pinned, dataset, request.suite.name, request.store_url) for dataset in request.suite.datasets
+                )
+            await confirm(lease)
+        return await report(request, pinned, results, phases)
+    finally:
+        with anyio.move_on_after(RETIRE_TIMEOUT_S, shield=True):
+            await retire(point, request.source, request.store_url)
+
+
+def _skipped(request: EvalRequest, reason: str, message: str) -> SkippedPoint:
+    return SkippedPoint(
+        point=request.point,
+        suite=request.suite.name,
+        reason=reason,
+        message=message,
+        export_time_seconds=request.export_time_seconds,
+        finished_at=now(),
+    )
+
+
+@contextmanager
+def timed(phases: dict[str, float], name: str) -> Iterator[None]:
+    """Adds the seconds that the body took to `phases`."""
+    started = time.monotonic()
+    try:
+        yield
+    finally:
+        phases[name] = time.monotonic() - started

@@ -1,0 +1,31 @@
+"""Runs this project's deployments in one place: each flow run in a process of its own, started within a second or two.
+
+`python -m flows.serve` is what `pinpoint up` starts. A runner from `serve()` is used rather than a process worker, because
+a flow of a process worker that gets SIGTERM never runs its `finally` and stays Running for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from prefect import aserve
+from prefect.deployments.runner import EntrypointType
+
+from flows.evaluate_snapshot import evaluate_snapshot
+
+DEPLOYMENT = "pinpoint"
+RUNS_AT_ONCE = 4
+
+
+async def serve() -> None:
+    """Registers the deployments and runs what is scheduled, until it is ended."""
+    deployment = await evaluate_snapshot.ato_deployment(
+        name=DEPLOYMENT,
+        description="Evaluate one snapshot; triggered by a trainer at each eval-due step.",
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    await aserve(deployment, limit=RUNS_AT_ONCE, pause_on_shutdown=False, print_starting_message=False)
+
+
+if __name__ == "__main__":
+    asyncio.run(serve())

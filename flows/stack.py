@@ -1,0 +1,199 @@
+"""Prefect, Ray and a runner on one machine, started together and gone together, however this process ends.
+
+What the settings name as running elsewhere is used as it is and not started. The addresses are put in the environment, which
+is where flows, tasks and Ray's workers read them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+
+from infra.config import Settings
+from infra.errors import PortInUse, ServiceUnreachable
+from infra.processes import start, stop
+
+logger = logging.getLogger(__name__)
+HOST = "127.0.0.1"
+PREFECT_PORT = 4200
+SERVER_TIMEOUT_S = 180.0
+RUNNER_TIMEOUT_S = 90.0
+PROBE_TIMEOUT_S = 3.0
+PREFECT_ENVIRONMENT = {
+    "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "PREFECT_RUNNER_POLL_FREQUENCY": "1",
+    "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,tasks,infra",
+    "PREFECT_CLI_PROMPT": "false",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stack:
+    """Where the services of this machine are; `ui_url` is what a person opens."""
+
+    prefect_api_url: str
+    ray_address: str
+    logs: Path
+
+    @property
+    def ui_url(self) -> str:
+        return self.prefect_api_url.removesuffix("/api")
+
+
+@contextmanager
+def local_stack(settings: Settings, *, port: int | None = None, runner: bool = True) -> Iterator[Stack]:
+    """Starts what the settings do not name, in order, and ends it in the reverse order.
+
+    Raises PortInUse for an explicit `port` that is taken, ServiceUnreachable for a named service that does not answer.
+    """
+    home = settings.home.expanduser().absolute()
+    home.mkdir(parents=True, exist_ok=True)
+    logs = home / "logs"
+    with ExitStack() as started:
+        started.enter_context(_environment(settings, home))
+        api = settings.prefect_api_url or started.enter_context(_prefect_server(home, logs, port))
+        os.environ["PREFECT_API_URL"] = api
+        check_prefect(api)
+        ray_address = settings.ray_address or started.enter_context(_ray())
+        os.environ["PINPOINT_RAY_ADDRESS"] = ray_address
+        if runner:
+            started.enter_context(_runner(api, logs))
+        yield Stack(prefect_api_url=api, ray_address=ray_address, logs=logs)
+
+
+def check_prefect(api_url: str) -> None:
+    """Raises ServiceUnreachable unless a Prefect API answers there now."""
+    try:
+        if httpx.get(f"{api_url}/health", timeout=PROBE_TIMEOUT_S).status_code == 200:
+            return
+    except httpx.HTTPError:
+        pass
+    raise ServiceUnreachable("Prefect", api_url, "start it (`pinpoint up`), or correct PINPOINT_PREFECT_API_URL")
+
+
+@contextmanager
+def _environment(settings: Settings, home: Path) -> Iterator[None]:
+    """What children read, put back as it was afterwards."""
+    before = dict(os.environ)
+    os.environ.update(PREFECT_ENVIRONMENT, PINPOINT_HOME=str(home), PINPOINT_STAGING_DIR=str(settings.staging_dir))
+    os.environ["PREFECT_HOME"] = str(home / "prefect")
+    settings.export_s3()
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextmanager
+def _prefect_server(home: Path, logs: Path, port: int | None) -> Iterator[str]:
+    chosen = _usable_port(port)
+    api = f"http://{HOST}:{chosen}/api"
+    command = [sys.executable, "-m", "prefect", "server", "start", "--host", HOST, "--port", str(chosen)]
+    log = logs / "prefect-server.log"
+    process = start(command, log, {"PREFECT_HOME": str(home / "prefect"), "PREFECT_API_URL": api})
+    try:
+        _wait(process, lambda: _answers(f"{api}/health"), SERVER_TIMEOUT_S, "Prefect server", api, log)
+        yield api
+    finally:
+        stop(process)
+
+
+def _usable_port(port: int | None) -> int:
+    """The port asked for, or Prefect's usual one, or any if that is taken and none was asked for."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port or PREFECT_PORT))
+        except OSError:
+            if port is not None:
+                raise PortInUse(port, "the Prefect server", "--port") from None
+            probe.bind((HOST, 0))
+        chosen: int = probe.getsockname()[1]
+        return chosen
+
+
+@contextmanager
+def _ray() -> Iterator[str]:
+    """A Ray cluster of this machine alone, with a session folder and token of its own that go with it."""
+    folder = Path(tempfile.mkdtemp(prefix="pinpoint-ray-", dir="/tmp"))  # short: Ray makes socket paths below it
+    token = folder / "token"
+    token.touch(mode=0o600)
+    token.write_text(secrets.token_hex(32))
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), RAY_USAGE_STATS_ENABLED="0")
+    os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
+    import ray
+
+    try:
+        context = ray.init(
+            namespace="pinpoint",
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level="ERROR",
+            _temp_dir=str(folder),
+            _node_ip_address=HOST,
+        )
+        yield str(context.address_info["gcs_address"])
+    finally:
+        ray.shutdown()
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@contextmanager
+def _runner(api: str, logs: Path) -> Iterator[None]:
+    log = logs / "runner.log"
+    process = start([sys.executable, "-m", "flows.serve"], log, {})
+    deployment = f"{api}/deployments/name/evaluate_snapshot/pinpoint"
+    try:
+        _wait(process, lambda: _answers(deployment), RUNNER_TIMEOUT_S, "the runner", api, log)
+        yield
+    finally:
+        stop(process, 30)
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(url, timeout=PROBE_TIMEOUT_S).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _wait(process: subprocess.Popen[bytes], ready: object, timeout_s: float, name: str, where: str, log: Path) -> None:
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline and process.poll() is None:
+        if callable(ready) and ready():
+            return
+        time.sleep(0.1)
+    last = " ".join(log.read_text(errors="replace").split())[-400:]
+    raise ServiceUnreachable(name, where, f"it did not start; the end of {log}: {last}")
+
+
+def announce(stack: Stack, home: Path) -> Path:
+    """Tells other commands on this machine where the services are; the file is to be removed with the stack."""
+    file = home.expanduser() / "stack.json"
+    file.write_text(
+        json.dumps(
+            {
+                "pid": os.getpid(),
+                "prefect_api_url": stack.prefect_api_url,
+                "ray_address": stack.ray_address,
+                "ray_token": os.environ.get("RAY_AUTH_TOKEN_PATH", ""),
+            }
+        )
+    )
+    return file

@@ -1,0 +1,163 @@
+"""Settings are parsed once, at the entry; a key or variable that nobody reads is refused with the nearest right name.
+
+Order of precedence: arguments, `PINPOINT_*` variables, the settings file, defaults. Secrets of the object store are read
+from the standard `AWS_*` variables by the store's own library and never pass through here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from infra.errors import ConfigError, UnknownKey
+from infra.model import DatasetSpec, FleetSpec, Suite
+
+Model = TypeVar("Model", bound=BaseModel)
+PREFIX = "PINPOINT_"
+SETTINGS_FILE_VARIABLE = "PINPOINT_SETTINGS"
+
+
+class Settings(BaseModel):
+    """Where things are on this machine. Each field can be given as `PINPOINT_<NAME>`; `fleet` as JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    home: Path = Field(default_factory=lambda: Path.home() / ".pinpoint", description="Prefect's database, local store")
+    store_url: str = Field(default="", description="object store, file:// or s3://; default: a folder in `home`")
+    s3_endpoint_url: str | None = Field(default=None, description="S3 server, if it is not AWS")
+    prefect_api_url: str | None = Field(default=None, description="Prefect API; default: a server that Pinpoint starts")
+    ray_address: str | None = Field(default=None, description="Ray GCS host:port; default: a Ray that Pinpoint starts")
+    staging_dir: Path = Field(default_factory=lambda: _default_staging(), description="where a trainer stages snapshots")
+    fleet: FleetSpec = FleetSpec()
+
+    @property
+    def store(self) -> str:
+        return self.store_url or (self.home.expanduser().absolute() / "store").as_uri()
+
+    def export_s3(self) -> None:
+        """Gives the endpoint to this process and its children under the name that the S3 libraries read."""
+        if self.s3_endpoint_url:
+            os.environ["AWS_ENDPOINT_URL"] = self.s3_endpoint_url
+
+
+def _default_staging() -> Path:
+    """tmpfs where there is one: staging there is a copy in memory, which is all the training loop waits for."""
+    memory = Path("/dev/shm")
+    base = memory if memory.is_dir() and os.access(memory, os.W_OK) else Path(os.environ.get("TMPDIR", "/tmp"))
+    return base / f"pinpoint-{os.getuid()}"
+
+
+def load_settings(path: str | Path | None = None, **arguments: Any) -> Settings:
+    """Reads the settings of this process.
+
+    Raises:
+        UnknownKey: a key of the file, or a `PINPOINT_*` variable, that is no setting.
+        ConfigError: a file that is missing or malformed, or a value out of range.
+    """
+    path = path or os.environ.get(SETTINGS_FILE_VARIABLE)
+    from_file = read_mapping(Path(path)) if path else {}
+    _refuse_unknown(from_file, Settings, where=str(path))
+    values = {**from_file, **_environment(os.environ), **{k: v for k, v in arguments.items() if v is not None}}
+    return parse(Settings, values, where=str(path or "settings"))
+
+
+def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    known = {PREFIX + name.upper(): name for name in Settings.model_fields}
+    values: dict[str, Any] = {}
+    for variable, value in environ.items():
+        if not variable.startswith(PREFIX) or variable == SETTINGS_FILE_VARIABLE:
+            continue
+        if variable not in known:
+            raise UnknownKey(variable, where="the environment", known=[*known, SETTINGS_FILE_VARIABLE])
+        values[known[variable]] = yaml.safe_load(value) if known[variable] == "fleet" else value
+    return values
+
+
+def load_suite(path: str | Path) -> Suite:
+    """Reads a suite file: `name`, `defaults` (any dataset field, `sampling` merged key by key) and `datasets`.
+
+    File sources are taken relative to the suite file, and must exist.
+
+    Raises:
+        UnknownKey, ConfigError: as `load_settings`; a missing dataset file is named.
+    """
+    path = Path(path)
+    raw = read_mapping(path)
+    _refuse_unknown(raw, {"name", "defaults", "datasets"}, where=str(path))
+    defaults = raw.get("defaults") or {}
+    if not isinstance(defaults, dict) or not isinstance(raw.get("datasets"), list):
+        raise ConfigError(f"{path}: 'defaults' must be a mapping and 'datasets' a list of mappings")
+    datasets = [_dataset(path, defaults, entry) for entry in raw["datasets"]]
+    return parse(Suite, {"name": raw.get("name", path.stem), "datasets": datasets}, where=str(path))
+
+
+def _dataset(path: Path, defaults: dict[str, Any], entry: Any) -> DatasetSpec:
+    if not isinstance(entry, dict):
+        raise ConfigError(f"{path}: each entry of 'datasets' must be a mapping, not {entry!r}")
+    where = f"{path}, dataset {entry.get('name', '?')!r}"
+    for mapping, place in ((defaults, f"{path}, defaults"), (entry, where)):
+        _refuse_unknown(mapping, DatasetSpec, where=place)
+    sampling = {**(defaults.get("sampling") or {}), **(entry.get("sampling") or {})}
+    spec = parse(DatasetSpec, {**defaults, **entry, "sampling": sampling}, where=where)
+    if not isinstance(spec.source, str):
+        return spec
+    source = (path.parent / spec.source).absolute()
+    if not source.is_file():
+        raise ConfigError(f"{where}: file {source} does not exist; 'source' is taken relative to the suite file")
+    return spec.model_copy(update={"source": str(source)})
+
+
+def parse(model: type[Model], values: Mapping[str, Any], *, where: str) -> Model:
+    """`values` as `model`; every fault is named in one line, an unknown key with its nearest right name."""
+    try:
+        return model.model_validate(dict(values))
+    except ValidationError as error:
+        raise _readable(error, model, where) from None
+
+
+def _readable(error: ValidationError, model: type[BaseModel], where: str) -> ConfigError:
+    for fault in error.errors():
+        if fault["type"] == "extra_forbidden":
+            key = str(fault["loc"][-1])
+            return UnknownKey(key, where=where, known=_keys_at(model, fault["loc"][:-1]))
+    faults = (f"{'.'.join(map(str, f['loc'])) or 'value'}: {f['msg']} (got {f['input']!r:.80})" for f in error.errors())
+    return ConfigError(f"{where}: {'; '.join(faults)}")
+
+
+def _keys_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
+    """The keys that `model` knows at a nested location, from its JSON schema."""
+    schema = TypeAdapter(model).json_schema()
+    node: dict[str, Any] = schema
+    for part in location:
+        properties = node.get("properties", {})
+        node = properties.get(part, node)
+        references = [node, *node.get("anyOf", []), node.get("items") or {}]
+        target = next((r["$ref"].rsplit("/", 1)[-1] for r in references if "$ref" in r), None)
+        node = schema["$defs"][target] if target else node
+    return list(node.get("properties", {}))
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A YAML (or JSON) file that holds a mapping."""
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ConfigError(f"file {path} does not exist") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path} is a folder, not a YAML file") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(loaded, dict):
+        raise ConfigError(f"{path} must hold a mapping of keys, not {type(loaded).__name__}")
+    return loaded
+
+
+def _refuse_unknown(mapping: Mapping[str, Any], known: type[BaseModel] | set[str], *, where: str) -> None:
+    names = known if isinstance(known, set) else set(known.model_fields)
+    for key in mapping:
+        if key not in names:
+            raise UnknownKey(str(key), where=where, known=names)

@@ -1,0 +1,130 @@
+"""SGLang's native HTTP protocol, spoken with a deadline on every call; a dropped connection is a dead engine.
+
+Source of the wire format: sglang 0.5.x `entrypoints/http_server.py`. `weight_version` is read from `/model_info` only:
+`/server_info` keeps its start value for ever.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import aiohttp
+import orjson
+
+from infra.errors import EngineDead, EngineRefused, EngineTimeout
+from infra.model import Sampling
+
+PROBE_TIMEOUT_S = 5.0
+CONTROL_TIMEOUT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Generation:
+    """One response. `weight_versions` are those of all its spans, in order; `finish` is stop, length or abort."""
+
+    text: str
+    finish: str
+    weight_versions: tuple[str, ...]
+    completion_tokens: int
+
+
+class EngineClient:
+    """One engine; use as an async context manager."""
+
+    def __init__(self, base_url: str, api_key: str = "") -> None:
+        self.base_url = base_url
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._session: aiohttp.ClientSession | None = None
+
+    async def __aenter__(self) -> Self:
+        connector = aiohttp.TCPConnector(limit=0)
+        self._session = aiohttp.ClientSession(self.base_url, connector=connector, headers=self._headers)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._session is not None:
+            await self._session.close()
+
+    async def ready(self) -> bool:
+        """Whether the engine takes requests now."""
+        try:
+            await self._call("GET", "/ready", timeout_s=PROBE_TIMEOUT_S)
+        except (EngineDead, EngineTimeout, EngineRefused):
+            return False
+        return True
+
+    async def weight_version(self) -> str:
+        """The label of the weights that the engine says it serves."""
+        info = await self._call("GET", "/model_info", timeout_s=CONTROL_TIMEOUT_S)
+        return str(info["weight_version"])
+
+    async def update_weights(self, checkpoint_path: str, version: str, timeout_s: float) -> None:
+        """Loads a checkpoint folder that the engine can read, and labels it `version`.
+
+        Raises EngineRefused if the engine says that it did not; its weights are then not to be relied on.
+        """
+        body = {
+            "model_path": checkpoint_path,
+            "weight_version": version,
+            "abort_all_requests": False,
+            "flush_cache": True,
+        }
+        await self._call("POST", "/update_weights_from_disk", body, timeout_s=timeout_s)
+
+    async def checksums(self, timeout_s: float) -> tuple[str, dict[str, str], str]:
+        """The engine's own checksum over all it holds, that of each tensor, and the algorithm ("" if not said).
+
+        Raises EngineRefused if its ranks disagree about a tensor that they share.
+        """
+        answer = await self._call("POST", "/weights_checker", {"action": "checksum"}, timeout_s=timeout_s)
+        tensors: dict[str, str] = {}
+        for rank in answer["ranks"]:
+            tensors.update(rank["checksums"])
+        return str(answer["per_engine_checksum"]), tensors, str(answer.get("algorithm", ""))
+
+    async def generate(self, prompt: str, sampling: Sampling, *, rid: str, timeout_s: float) -> Generation:
+        """One response to one prompt."""
+        body = {"text": prompt, "sampling_params": sampling.model_dump(mode="json"), "rid": rid}
+        answer = await self._call("POST", "/generate", body, timeout_s=timeout_s)
+        meta = answer["meta_info"]
+        spans = meta.get("weight_versions") or [{"version": meta.get("weight_version", "")}]
+        return Generation(
+            text=answer["text"],
+            finish=meta["finish_reason"]["type"],
+            weight_versions=tuple(str(span["version"]) for span in spans),
+            completion_tokens=int(meta["completion_tokens"]),
+        )
+
+    async def abort(self, rid: str) -> None:
+        await self._call("POST", "/abort_request", {"rid": rid, "abort_all": False}, timeout_s=PROBE_TIMEOUT_S)
+
+    async def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float) -> Any:
+        if self._session is None:
+            raise RuntimeError("use EngineClient as an async context manager")
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=PROBE_TIMEOUT_S)
+        data = None if body is None else orjson.dumps(body)
+        headers = {"Content-Type": "application/json"} if data else None
+        try:
+            async with self._session.request(method, path, data=data, headers=headers, timeout=timeout) as response:
+                content = await response.read()
+                status = response.status
+        except TimeoutError:
+            raise EngineTimeout(f"{path} gave no answer within {timeout_s:g} s", engine=self.base_url) from None
+        except aiohttp.ClientError as error:
+            raise EngineDead(f"{path}: {type(error).__name__}: {error}", engine=self.base_url) from None
+        return self._parsed(path, status, content)
+
+    def _parsed(self, path: str, status: int, content: bytes) -> Any:
+        try:
+            answer = orjson.loads(content) if content[:1] in (b"{", b"[") else content.decode(errors="replace")
+        except orjson.JSONDecodeError:
+            answer = content.decode(errors="replace")
+        failed = isinstance(answer, dict) and answer.get("success") is False
+        if status >= 400 or failed:
+            message = answer.get("message") or answer.get("error") or answer if isinstance(answer, dict) else answer
+            raise EngineRefused(f"{path} answered {status}: {str(message)[:500]}", engine=self.base_url, status=status)
+        return answer

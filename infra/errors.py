@@ -1,0 +1,183 @@
+"""Every error Pinpoint raises on purpose, in one tree; each carries its data and names the remedy.
+
+PinpointError
+├── ConfigError            what the user wrote can't be meant
+│   ├── UnknownKey         a key or variable nobody reads; names the nearest right one
+│   └── DatasetError       a dataset file that is missing, or a row that can't be read
+├── ServiceUnreachable     Prefect or Ray does not answer
+├── PortInUse              a local service can't be started on the port asked for
+├── StoreError             the object store failed
+│   ├── StoreUnreachable
+│   ├── StoreDenied        wrong or missing credentials
+│   └── AlreadyExists      a conditional create lost
+├── SnapshotError
+│   ├── SnapshotMissing    no manifest, or no checkpoint folder
+│   └── SnapshotInvalid    there, but not a complete checkpoint
+├── ExportFailed           the snapshot did not reach the store
+├── EngineError
+│   ├── EngineDead         a dropped or refused connection
+│   ├── EngineTimeout      no answer within the deadline
+│   └── EngineRefused      an answer that says no
+├── FleetError
+│   ├── NoCapacity         the cluster can't place the fleet, or its lease is taken
+│   ├── FleetUnhealthy     engines that do not come up
+│   └── LeaseLost          the lease expired or was fenced
+├── PinViolation           an engine or a response that is not of the pinned version
+├── GraderError            a grader raised, or timed out (`GraderTimeout`)
+└── EvalSkip               an attributed skip, also raised by a user's own evaluation function
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+class PinpointError(Exception):
+    """Base of the tree. `str(error)` is one line that names the thing and the remedy; it survives pickling whole."""
+
+    def __reduce__(self) -> tuple[Callable[..., PinpointError], tuple[type[PinpointError], str, dict[str, Any]]]:
+        return _rebuild, (type(self), str(self), self.__dict__)
+
+
+def _rebuild(kind: type[PinpointError], message: str, data: dict[str, Any]) -> PinpointError:
+    error = kind.__new__(kind, message)
+    error.args = (message,)
+    error.__dict__.update(data)
+    return error
+
+
+class ConfigError(PinpointError):
+    pass
+
+
+class UnknownKey(ConfigError):
+    def __init__(self, key: str, *, where: str, known: Iterable[str]) -> None:
+        self.key, self.where, self.known = key, where, tuple(sorted(known))
+        nearest = difflib.get_close_matches(key, self.known, n=1, cutoff=0.5)
+        hint = f"did you mean {nearest[0]!r}?" if nearest else f"known: {', '.join(self.known)}"
+        super().__init__(f"unknown key {key!r} in {where}: {hint}")
+
+
+class DatasetError(ConfigError):
+    """A dataset can't be read; `path` and, where one row is at fault, its 1-based `line`."""
+
+    def __init__(self, message: str, *, path: str, line: int | None = None) -> None:
+        self.path, self.line = path, line
+        place = path if line is None else f"{path}, line {line}"
+        super().__init__(f"{place}: {message}")
+
+
+class ServiceUnreachable(PinpointError):
+    def __init__(self, service: str, address: str, remedy: str) -> None:
+        self.service, self.address = service, address
+        super().__init__(f"{service} does not answer at {address}: {remedy}")
+
+
+class PortInUse(PinpointError):
+    def __init__(self, port: int, service: str, setting: str) -> None:
+        self.port, self.service = port, service
+        super().__init__(f"port {port} is in use, so {service} can't start there: free it, or choose another with {setting}")
+
+
+class StoreError(PinpointError):
+    pass
+
+
+class StoreUnreachable(StoreError):
+    pass
+
+
+class StoreDenied(StoreError):
+    pass
+
+
+class AlreadyExists(StoreError):
+    def __init__(self, key: str) -> None:
+        self.key = key
+        super().__init__(f"{key} exists already")
+
+
+class SnapshotError(PinpointError):
+    pass
+
+
+class SnapshotMissing(SnapshotError):
+    pass
+
+
+class SnapshotInvalid(SnapshotError):
+    """`subject` is the tensor or file at fault."""
+
+    def __init__(self, message: str, *, subject: str) -> None:
+        self.subject = subject
+        super().__init__(message)
+
+
+class ExportFailed(PinpointError):
+    pass
+
+
+class EngineError(PinpointError):
+    """`engine` is the base URL of the engine that failed."""
+
+    def __init__(self, message: str, *, engine: str) -> None:
+        self.engine = engine
+        super().__init__(f"engine {engine}: {message}")
+
+
+class EngineDead(EngineError):
+    pass
+
+
+class EngineTimeout(EngineError):
+    pass
+
+
+class EngineRefused(EngineError):
+    """`status` is the HTTP status of the refusal."""
+
+    def __init__(self, message: str, *, engine: str, status: int) -> None:
+        self.status = status
+        super().__init__(message, engine=engine)
+
+
+class FleetError(PinpointError):
+    pass
+
+
+class NoCapacity(FleetError):
+    pass
+
+
+class FleetUnhealthy(FleetError):
+    pass
+
+
+class LeaseLost(FleetError):
+    pass
+
+
+class PinViolation(PinpointError):
+    """`reported` maps an engine (or a sample) to the weight version it gave instead of `expected`."""
+
+    def __init__(self, message: str, *, expected: str, reported: dict[str, str]) -> None:
+        self.expected, self.reported = expected, reported
+        super().__init__(message)
+
+
+class GraderError(PinpointError):
+    pass
+
+
+class GraderTimeout(GraderError):
+    pass
+
+
+class EvalSkip(PinpointError):
+    """This point is not measured, and why: `reason` is a `SkipReason` value or a user's own word."""
+
+    def __init__(self, reason: str, message: str = "") -> None:
+        self.reason, self.message = str(reason), message
+        super().__init__(f"{self.reason}: {message}" if message else self.reason)

@@ -1,0 +1,122 @@
+"""A Ray actor that owns one engine process: whatever ends the actor ends the engine, and its fetched snapshot with it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import IO
+from urllib.parse import urlsplit
+
+import httpx
+import ray
+from filelock import FileLock
+
+from infra.config import load_settings
+from infra.errors import FleetUnhealthy
+from infra.model import EngineRef, SnapshotRef
+from infra.processes import fated, stop
+from infra.snapshot import fetch
+from infra.store import Store
+
+logger = logging.getLogger(__name__)
+STOP_TIMEOUT_S = 5.0
+POLL_S = 0.1
+
+
+class EngineHost:
+    """Runs on the node that Ray chose; all methods block, and Ray calls them one at a time."""
+
+    def __init__(self, *, fleet: str, name: str, bind: str, api_key: str, max_running_requests: int) -> None:
+        self.name, self.api_key = name, api_key
+        self.address = "127.0.0.1" if bind == "loopback" else ray.util.get_node_ip_address()
+        self.max_running_requests = max_running_requests
+        self.cache = load_settings().staging_dir / "fetched" / fleet
+        self.process: subprocess.Popen[bytes] | None = None
+        self.base_url = ""
+        self.architecture = ""
+
+    def ensure(self, snapshot: SnapshotRef, boot_timeout_s: float) -> EngineRef:
+        """Makes the snapshot readable on this node and an engine of its architecture ready; gives the way to it.
+
+        Raises FleetUnhealthy with the engine's last words if it does not come up in time.
+        """
+        folder = self.fetched(snapshot)
+        architecture = snapshot.manifest.files["config.json"].digest
+        if self.process is None or self.process.poll() is not None or self.architecture != architecture:
+            self.stop()
+            self._start(folder, boot_timeout_s)
+            self.architecture = architecture
+        if self.process is None:
+            raise FleetUnhealthy(f"engine {self.name} is gone right after its start")
+        return EngineRef(name=self.name, base_url=self.base_url, pid=self.process.pid, checkpoint_path=str(folder))
+
+    def fetched(self, snapshot: SnapshotRef) -> Path:
+        """The snapshot's local folder: in place if it is a local one, else fetched once per node and verified."""
+        location = urlsplit(snapshot.location)
+        if location.scheme == "file":
+            return Path(location.path)
+        self.cache.mkdir(parents=True, exist_ok=True)
+        folder = self.cache / snapshot.manifest.snapshot_digest
+        with FileLock(self.cache.with_suffix(".lock")):
+            for stale in set(self.cache.iterdir()) - {folder}:
+                shutil.rmtree(stale)
+            if not folder.exists():
+                partial = folder.with_suffix(".partial")
+                root, _, prefix = snapshot.location.rpartition("/")
+                fetch(Store(root), prefix, snapshot.manifest, partial)
+                partial.rename(folder)
+        return folder
+
+    def evict(self) -> None:
+        """Forgets fetched snapshots; called when a lease ends, so nobody reads them."""
+        shutil.rmtree(self.cache, ignore_errors=True)
+        self.cache.with_suffix(".lock").unlink(missing_ok=True)
+
+    def stop(self) -> None:
+        """Ends the engine process, by force if it does not go."""
+        if self.process is None:
+            return
+        stop(self.process, STOP_TIMEOUT_S)
+        self.process = None
+
+    def _start(self, folder: Path, timeout_s: float) -> None:
+        port = _free_port(self.address)
+        self.base_url = f"http://{self.address}:{port}"
+        command = [sys.executable, "-m", "infra.engines.embedded", "--model-path", str(folder), "--host", self.address]
+        command += ["--port", str(port), "--weight-version", "unpinned", "--api-key", self.api_key]
+        command += ["--max-running-requests", str(self.max_running_requests), "--torch-threads", "1"]
+        words = Path(os.environ.get("TMPDIR", "/tmp")) / f"pinpoint-engine-{os.getpid()}.log"
+        with words.open("w+b") as log:
+            words.unlink()
+            self.process = subprocess.Popen(fated(command), stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            self._wait_until_ready(self.process, log, timeout_s)
+        logger.info("engine %s ready at %s, pid %d", self.name, self.base_url, self.process.pid)
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes], log: IO[bytes], timeout_s: float) -> None:
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and process.poll() is None:
+            try:
+                if httpx.get(f"{self.base_url}/ready", timeout=2).status_code == 200:
+                    return
+            except httpx.HTTPError:
+                pass
+            time.sleep(POLL_S)
+        ended = process.poll()
+        self.stop()
+        log.seek(0)
+        last = " ".join(log.read().decode(errors="replace").split())[-600:]
+        how = f"ended with code {ended}" if ended is not None else f"was not ready within {timeout_s:g} s"
+        raise FleetUnhealthy(f"engine {self.name} {how}: {last}")
+
+
+def _free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        port: int = probe.getsockname()[1]
+        return port

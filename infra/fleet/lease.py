@@ -1,0 +1,127 @@
+"""The flow's side of a fleet: reach Ray, wait for a turn, hold the lease while working, give it back whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+
+from infra.concurrency import first_failure
+from infra.config import load_settings
+from infra.errors import LeaseLost, NoCapacity, ServiceUnreachable
+from infra.model import FleetLease, FleetSpec, SnapshotRef
+
+logger = logging.getLogger(__name__)
+NAMESPACE = "pinpoint"
+CONNECT_TIMEOUT_S = 5.0
+CALL_TIMEOUT_S = 30.0
+TURN_POLL_S = 0.5
+
+
+def connect(address: str | None = None) -> None:
+    """Joins the Ray cluster at `address` (host:port), by default the one of the settings; joining twice is harmless.
+
+    Raises ServiceUnreachable at once where Ray's own client would wait for a minute.
+    """
+    import ray
+
+    if ray.is_initialized():
+        return
+    address = address or load_settings().ray_address
+    if not address:
+        raise ServiceUnreachable("Ray", "(no address)", "set PINPOINT_RAY_ADDRESS, or start one with `pinpoint up`")
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
+    except (OSError, ValueError):
+        raise ServiceUnreachable("Ray", address, "start it (`pinpoint up`), or correct PINPOINT_RAY_ADDRESS") from None
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+
+
+async def acquire(spec: FleetSpec, snapshot: SnapshotRef, holder: str) -> FleetLease:
+    """Waits for the fleet's turn and gives the lease, with every engine up.
+
+    Raises:
+        NoCapacity: the cluster can't place it, or another holder kept it for `lease_timeout_s`.
+        FleetUnhealthy: an engine did not come up.
+    """
+    await asyncio.to_thread(connect)
+    deadline = time.monotonic() + spec.lease_timeout_s
+    while True:
+        answer = await _call(_warden(spec.name).lease.remote(spec, snapshot, holder), 2 * spec.boot_timeout_s)
+        if isinstance(answer, FleetLease):
+            logger.info("fleet %s leased to %s, epoch %d", spec.name, holder, answer.epoch)
+            return answer
+        if time.monotonic() > deadline:
+            raise NoCapacity(f"fleet {spec.name} was held by {answer} for all of {spec.lease_timeout_s:g} s")
+        await asyncio.sleep(TURN_POLL_S)
+
+
+@asynccontextmanager
+async def held(lease: FleetLease) -> AsyncIterator[None]:
+    """Renews the lease while the body runs, ends the body with LeaseLost if that fails, gives back on every outcome."""
+    from infra.fleet.warden import LEASE_TTL_S
+
+    try:
+        with first_failure():
+            async with asyncio.TaskGroup() as group:
+                keeper = group.create_task(_keep(lease, LEASE_TTL_S / 4))
+                yield
+                keeper.cancel()
+    finally:
+        with anyio.move_on_after(CALL_TIMEOUT_S, shield=True):
+            await give_back(lease)
+
+
+async def give_back(lease: FleetLease) -> None:
+    """Never raises for a fleet that is gone: then there is nothing to give back."""
+    import ray
+
+    try:
+        await _call(_warden(lease.fleet).give_back.remote(lease.epoch), CALL_TIMEOUT_S)
+    except (ray.exceptions.RayError, TimeoutError) as error:
+        logger.warning("fleet %s: lease %d not given back, it will expire: %s", lease.fleet, lease.epoch, error)
+
+
+async def confirm(lease: FleetLease) -> None:
+    """Raises LeaseLost if the lease is no longer the one that holds the fleet: what was measured since may be mixed."""
+    await _call(_warden(lease.fleet).renew.remote(lease.epoch), CALL_TIMEOUT_S)
+
+
+async def _keep(lease: FleetLease, every_s: float) -> None:
+    while True:
+        await asyncio.sleep(every_s)
+        await confirm(lease)
+
+
+def _warden(fleet: str) -> Any:
+    import ray
+
+    from infra.fleet.warden import FleetWarden
+
+    options = {"name": f"fleet-{fleet}", "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    return ray.remote(FleetWarden).options(num_cpus=0, **options).remote(fleet)
+
+
+async def _call(ref: Any, timeout_s: float) -> Any:
+    """The answer of an actor; its exception as it was raised there."""
+    import ray
+
+    try:
+        return await asyncio.wait_for(_awaited(ref), timeout_s)
+    except ray.exceptions.RayTaskError as error:
+        raise error.cause from None
+    except ray.exceptions.RayActorError as error:
+        raise LeaseLost(f"the fleet's warden is gone: {' '.join(str(error).split())[:200]}") from None
+
+
+async def _awaited(ref: Any) -> Any:
+    return await ref

@@ -1,0 +1,109 @@
+"""Records as people read them: the same rows for the terminal and for the Prefect UI; nothing in them can inject markup."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from infra.model import DatasetResult, EvalReport, SkippedPoint
+
+_MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|~$&]")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+MAX_TEXT = 300
+
+
+def plain(text: str) -> str:
+    """Untrusted text as one short line without control characters, for the terminal and table cells."""
+    line = _CONTROL.sub(" ", text).strip()
+    return line if len(line) <= MAX_TEXT else line[: MAX_TEXT - 1] + "…"
+
+
+def escaped(text: str) -> str:
+    """Untrusted text for markdown: every character that could begin markup is a character reference."""
+    return _MARKUP.sub(lambda found: f"&#{ord(found.group())};", plain(text))
+
+
+def score_text(result: DatasetResult) -> str:
+    """Mean with its 95% interval, e.g. `0.734 [0.67, 0.79]`."""
+    if result.score is None:
+        return "no score"
+    return f"{result.score.mean:.3f} [{result.score.low:.2f}, {result.score.high:.2f}]"
+
+
+def score_rows(report: EvalReport) -> list[dict[str, str | int]]:
+    """One row a dataset."""
+    return [
+        {
+            "dataset": result.dataset,
+            "score [95% interval]": score_text(result),
+            "prompts": result.n_prompts,
+            "samples": result.n_samples,
+            "coverage": f"{result.coverage:.1%}",
+            "truncated": f"{result.truncated_ratio:.1%}",
+            "weight_version/mean": f"{result.weight_version_mean:g}",
+            "mixed_version_ratio": f"{result.mixed_version_ratio:g}",
+        }
+        for result in report.results
+    ]
+
+
+def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str, str]]:
+    """One row a point, a column a dataset; a skipped point keeps its place and says why."""
+    datasets = list(dict.fromkeys(r.dataset for record in records if isinstance(record, EvalReport) for r in record.results))
+    suites = {record.suite for record in records}
+    rows: list[dict[str, str]] = []
+    for record in records:
+        row = {"step": str(record.point.step)}
+        if record.point.attempt:
+            row["step"] += f" (attempt {record.point.attempt})"
+        if len(suites) > 1:
+            row["suite"] = record.suite
+        scores: dict[str, str] = {}
+        if isinstance(record, EvalReport):
+            scores = {result.dataset: score_text(result) for result in record.results}
+        row.update({name: scores.get(name, "–") for name in datasets})
+        row["lag (steps)"] = str(record.lag_steps) if isinstance(record, EvalReport) else "–"
+        row["export (s)"] = f"{record.export_time_seconds:.3f}"
+        row["skipped"] = plain(f"{record.reason}: {record.message}") if isinstance(record, SkippedPoint) else ""
+        rows.append(row)
+    return rows
+
+
+def report_markdown(report: EvalReport, snapshot_files: int, snapshot_bytes: int) -> str:
+    """What was measured, which weights, how that was proved, and how long each phase took."""
+    proofs = "\n".join(
+        f"| {proof.engine} | `{proof.reported_version}` | {proof.level.value} | `{proof.checksum}` | {proof.load_seconds:.2f} |"
+        for proof in report.proofs
+    )
+    phases = "\n".join(f"| {name} | {seconds:.2f} |" for name, seconds in report.phases.items())
+    outcomes = "\n".join(
+        f"| {result.dataset} | {', '.join(f'{n} {name}' for name, n in result.outcomes.items() if n)} | "
+        f"[{result.worst:.3f}, {result.best:.3f}] | {result.duration_seconds:.1f} | {escaped(result.samples_location)} |"
+        for result in report.results
+    )
+    return f"""# {escaped(report.point.name)}
+
+Suite **{report.suite}** (`{report.suite_digest}`), finished {report.finished_at}, {report.lag_steps} steps behind the trainer.
+
+## Which weights
+Snapshot `{report.snapshot_digest}`: {snapshot_files} files, {snapshot_bytes:,} bytes. Weight version `{report.weight_version}`.
+
+| engine | reported after load | proof | checksum | load (s) |
+|---|---|---|---|---|
+{proofs}
+
+*content*: every tensor in the engine equals the manifest's digest. *agreement*: the engines hold the same weights.
+Every response carried this version and no other.
+
+## Samples
+| dataset | outcomes | score if the ungraded were all wrong, all right | seconds | samples |
+|---|---|---|---|---|
+{outcomes}
+
+## Time
+| phase | seconds |
+|---|---|
+| export (training waited) | {report.export_time_seconds:.3f} |
+{phases}
+| all | {report.duration_seconds:.2f} |
+"""

@@ -1,0 +1,70 @@
+"""A child process never outlives the one that started it, even if that one is killed.
+
+`python -m infra.processes COMMAND...` asks the kernel for that and then becomes COMMAND, whatever program it is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+logger = logging.getLogger(__name__)
+PR_SET_PDEATHSIG = 1
+STOP_TIMEOUT_S = 15.0
+
+
+def die_with_parent(sign: int = signal.SIGTERM) -> None:
+    """Asks Linux to send `sign` to this process when the thread that started it ends; elsewhere does nothing.
+
+    Source: prctl(2). A parent that has gone before the call is noticed too.
+    """
+    if not sys.platform.startswith("linux"):
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, sign)
+    if parent == 1 or os.getppid() != parent:
+        os.kill(os.getpid(), sign)
+
+
+def fated(command: Sequence[str]) -> list[str]:
+    """`command`, made to end with the thread that starts it: start it from one that lives as long as it should."""
+    return [sys.executable, "-m", "infra.processes", *command]
+
+
+def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """A child in a session of its own (a terminal's Ctrl-C reaches only us) whose output goes to `log`."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            fated(command),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **environment},
+            start_new_session=True,
+        )
+
+
+def stop(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) -> None:
+    """Ends a child by SIGTERM, then its whole process group by SIGKILL if it does not go; returns when it is gone."""
+    if process.poll() is None:
+        process.terminate()
+        try:
+            process.wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            logger.warning("process %d did not end within %g s and is killed", process.pid, timeout_s)
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+if __name__ == "__main__":
+    die_with_parent()
+    os.execvp(sys.argv[1], sys.argv[1:])

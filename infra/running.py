@@ -1,0 +1,132 @@
+"""Every sample is asked of a pinned engine and carries the version that the engine itself put on it.
+
+A response of a foreign version, or of two, is a PinViolation: the point has no number. A request that an engine could not
+answer is tried on another engine of the same version, then becomes an `infra_error` sample, which is not a zero.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+
+from infra.concurrency import gather_all
+from infra.engines.client import EngineClient, Generation
+from infra.errors import EngineError, FleetUnhealthy, GraderError, GraderTimeout, PinViolation
+from infra.grading import GraderPool
+from infra.model import DatasetSpec, PinnedFleet, Problem, Sample, SampleOutcome
+
+logger = logging.getLogger(__name__)
+REQUEST_TIMEOUT_S = 300.0
+REQUESTS_PER_ENGINE = 64
+Render = Callable[[str], str]
+
+
+async def run_samples(pinned: PinnedFleet, spec: DatasetSpec, problems: Sequence[Problem], render: Render) -> list[Sample]:
+    """All samples of all problems, in order of problem and index.
+
+    Raises:
+        PinViolation: any response that is not of the pinned version alone.
+        FleetUnhealthy: no engine answered a single request.
+    """
+    async with AsyncExitStack() as stack:
+        key = pinned.lease.api_key
+        clients = [await stack.enter_async_context(EngineClient(e.base_url, key)) for e in pinned.lease.engines]
+        pool = stack.enter_context(GraderPool())
+        asker = _Asker(pinned, spec, clients, pool, render)
+        queues = [_share(problems, spec.samples_per_prompt, i, len(clients)) for i in range(len(clients))]
+        workers = [asker.work(queues[i], i) for i in range(len(clients)) for _ in range(REQUESTS_PER_ENGINE)]
+        done = list(itertools.chain.from_iterable(await gather_all(workers)))
+    if all(sample.outcome is SampleOutcome.INFRA_ERROR for sample in done):
+        raise FleetUnhealthy(f"dataset {spec.name}: no engine answered: {done[0].detail}")
+    order = {problem.id: position for position, problem in enumerate(problems)}
+    return sorted(done, key=lambda sample: (order[sample.problem_id], sample.index))
+
+
+def _share(problems: Sequence[Problem], samples: int, engine: int, engines: int) -> Iterator[tuple[Problem, int]]:
+    """The work of one engine: all samples of a problem stay on it, so that their common prefix is computed once."""
+    return ((problem, index) for problem in problems[engine::engines] for index in range(samples))
+
+
+class _Asker:
+    """What the workers of one dataset have in common."""
+
+    def __init__(
+        self, pinned: PinnedFleet, spec: DatasetSpec, clients: list[EngineClient], pool: GraderPool, render: Render
+    ) -> None:
+        self.pinned, self.spec, self.clients, self.pool, self.render = pinned, spec, clients, pool, render
+        self.expected = pinned.version.token
+
+    async def work(self, queue: Iterator[tuple[Problem, int]], engine: int) -> list[Sample]:
+        """Takes from the engine's queue, one request at a time, until it is empty."""
+        return [await self._sample(problem, index, engine) for problem, index in queue]
+
+    async def _sample(self, problem: Problem, index: int, engine: int) -> Sample:
+        failure = ""
+        for attempt in range(min(2, len(self.clients)) or 1):
+            client = self.clients[(engine + attempt) % len(self.clients)]
+            name = self.pinned.lease.engines[(engine + attempt) % len(self.clients)].name
+            rid = f"{self.expected}/{self.spec.name}/{problem.id}/{index}/{attempt}"
+            try:
+                generation = await client.generate(
+                    self.render(problem.prompt), self.spec.sampling, rid=rid, timeout_s=REQUEST_TIMEOUT_S
+                )
+            except EngineError as error:
+                failure = str(error)
+                logger.warning("%s: %s", rid, error)
+                continue
+            self._check(generation, name, rid)
+            return await self._graded(problem, index, name, generation)
+        return self._record(problem, index, "", None, SampleOutcome.INFRA_ERROR, None, failure)
+
+    def _check(self, generation: Generation, engine: str, rid: str) -> None:
+        if set(generation.weight_versions) != {self.expected}:
+            got = " then ".join(generation.weight_versions) or "none"
+            raise PinViolation(
+                f"engine {engine} answered {rid} with version {got}, pinned is {self.expected}",
+                expected=self.expected,
+                reported={engine: got},
+            )
+
+    async def _graded(self, problem: Problem, index: int, engine: str, generation: Generation) -> Sample:
+        if generation.finish == "abort":
+            return self._record(problem, index, engine, generation, SampleOutcome.INFRA_ERROR, None, "aborted")
+        try:
+            grade = await self.pool.grade(self.spec, problem, generation.text)
+        except GraderError as error:
+            timed_out = isinstance(error, GraderTimeout)
+            outcome = SampleOutcome.GRADER_TIMEOUT if timed_out else SampleOutcome.GRADER_ERROR
+            return self._record(problem, index, engine, generation, outcome, None, str(error))
+        if not math.isfinite(grade.reward) or not 0 <= grade.reward <= 1:
+            detail = f"the grader gave {grade.reward}, which is not in [0, 1]"
+            return self._record(problem, index, engine, generation, SampleOutcome.GRADER_ERROR, None, detail)
+        outcome = SampleOutcome.OK if grade.answer is not None else SampleOutcome.NO_ANSWER
+        if generation.finish == "length":
+            outcome = SampleOutcome.TRUNCATED
+        return self._record(problem, index, engine, generation, outcome, grade.reward, "")
+
+    def _record(
+        self,
+        problem: Problem,
+        index: int,
+        engine: str,
+        generation: Generation | None,
+        outcome: SampleOutcome,
+        reward: float | None,
+        detail: str,
+    ) -> Sample:
+        return Sample(
+            problem_id=problem.id,
+            index=index,
+            prompt=problem.prompt,
+            response=generation.text if generation else "",
+            answer=problem.answer,
+            outcome=outcome,
+            reward=reward,
+            weight_versions=generation.weight_versions if generation else (),
+            engine=engine,
+            completion_tokens=generation.completion_tokens if generation else 0,
+            detail=detail[:500],
+        )

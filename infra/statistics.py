@@ -1,0 +1,74 @@
+"""A score never stands alone: it carries its interval, its coverage, and the bounds that what is missing allows.
+
+The unit of sampling is the prompt: samples of one prompt are averaged first, so that the standard error is clustered by
+prompt (Miller, "Adding Error Bars to Evals", arXiv:2411.00640, section 2.2).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+
+from infra.model import Estimate, Sample, SampleOutcome
+
+CONFIDENCE = 0.95
+
+
+def prompt_means(samples: Sequence[Sample]) -> list[float]:
+    """Mean reward of each prompt that has at least one graded sample, by prompt id."""
+    rewards: dict[str, list[float]] = defaultdict(list)
+    for sample in samples:
+        if sample.reward is not None:
+            rewards[sample.problem_id].append(sample.reward)
+    return [math.fsum(rewards[id]) / len(rewards[id]) for id in sorted(rewards)]
+
+
+def estimate(means: Sequence[float]) -> Estimate | None:
+    """Mean of per-prompt means with its 95% interval; None without any.
+
+    Wilson's interval where every value is 0 or 1, else Student's t clipped to [0, 1]. One prompt that is neither says
+    nothing of its own spread: its interval is all of [0, 1].
+    """
+    from scipy import stats
+
+    n = len(means)
+    if n == 0:
+        return None
+    mean = math.fsum(means) / n
+    variance = math.fsum((value - mean) ** 2 for value in means) / (n - 1) if n > 1 else 0.0
+    stderr = math.sqrt(variance / n)
+    if all(value in (0.0, 1.0) for value in means):
+        interval = stats.binomtest(round(math.fsum(means)), n).proportion_ci(CONFIDENCE, method="wilson")
+        return Estimate(mean=mean, stderr=stderr, low=float(interval.low), high=float(interval.high), n=n)
+    if n == 1:
+        return Estimate(mean=mean, stderr=0.0, low=0.0, high=1.0, n=n)
+    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * stderr
+    return Estimate(mean=mean, stderr=stderr, low=max(0.0, mean - half), high=min(1.0, mean + half), n=n)
+
+
+def coverage_and_bounds(samples: Sequence[Sample]) -> tuple[float, float, float]:
+    """Graded share of all samples; the mean reward if all ungraded ones were wrong; the same if all were right."""
+    graded = [sample.reward for sample in samples if sample.reward is not None]
+    total = len(samples)
+    if total == 0:
+        return 0.0, 0.0, 1.0
+    missing = total - len(graded)
+    earned = math.fsum(graded)
+    return len(graded) / total, earned / total, (earned + missing) / total
+
+
+def count_outcomes(samples: Sequence[Sample]) -> dict[str, int]:
+    """How many samples had each outcome; every outcome is listed, so that a zero is seen to be one."""
+    counted = Counter(sample.outcome for sample in samples)
+    return {outcome.value: counted[outcome] for outcome in SampleOutcome}
+
+
+def version_metrics(samples: Sequence[Sample]) -> tuple[float, float]:
+    """Mean step that the engines themselves reported, and the share of responses that span more than one version."""
+    answered = [sample for sample in samples if sample.weight_versions]
+    if not answered:
+        return math.nan, 0.0
+    steps = [int(token.split("/")[1]) for sample in answered for token in set(sample.weight_versions)]
+    mixed = sum(len(set(sample.weight_versions)) > 1 for sample in answered)
+    return math.fsum(steps) / len(steps), mixed / len(answered)

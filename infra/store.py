@@ -1,0 +1,211 @@
+"""Object storage where a write is whole or absent, and a conditional create has exactly one winner.
+
+`file://` folders and `s3://` buckets behave alike. Locally, fsspec's own exclusive create lets several writers win and
+its overwrites can be read half-done, so creation goes through a hard link and replacement through a rename.
+Credentials and endpoint of S3 come from the standard `AWS_*` variables.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import fsspec
+
+from infra.errors import AlreadyExists, ConfigError, StoreDenied, StoreError, StoreUnreachable
+
+BLOCK_BYTES = 16 * 2**20
+CONNECT_TIMEOUT_S = 5
+READ_TIMEOUT_S = 120  # a large multipart completion takes long, and s3fs sends it twice if it gives up early
+_DENIED = re.compile(r"credential|denied|forbidden|signature|access key|403", re.IGNORECASE)
+
+
+class Store:
+    """One root in object storage; keys are relative, with '/' between parts. All methods block."""
+
+    def __init__(self, url: str) -> None:
+        """Raises ConfigError for a URL that is neither file:// nor s3://bucket."""
+        self.url = url.rstrip("/")
+        scheme, _, rest = self.url.partition("://")
+        if scheme not in ("file", "s3") or not rest.strip("/"):
+            raise ConfigError(f"store {url!r}: use file:///folder or s3://bucket/prefix")
+        self.is_local = scheme == "file"
+        self._fs, self._root = fsspec.core.url_to_fs(self.url, **({} if self.is_local else _s3_options()))
+
+    def __repr__(self) -> str:
+        return f"Store({self.url!r})"
+
+    def url_of(self, key: str) -> str:
+        return f"{self.url}/{key}"
+
+    def local_path(self, key: str) -> Path | None:
+        """Where `key` can be read in place; None unless the store is a local folder."""
+        return Path(self._path(key)) if self.is_local else None
+
+    def check(self) -> None:
+        """Writes and deletes a small object, so that an unusable store is found before work begins."""
+        probe = f".probe-{uuid.uuid4().hex}"
+        self.write(probe, b"")
+        self.delete(probe)
+
+    def read(self, key: str) -> bytes:
+        """Raises FileNotFoundError if there is no such object."""
+        with self._translated(key):
+            data: bytes = self._fs.cat_file(self._path(key))
+            return data
+
+    def write(self, key: str, data: bytes) -> None:
+        """Creates or replaces; a reader sees the old object or the new one."""
+        with self._translated(key):
+            if self.is_local:
+                os.replace(self._local_temporary(key, data), self._path(key))
+            else:
+                self._fs.pipe_file(self._path(key), data)
+
+    def create(self, key: str, data: bytes) -> None:
+        """Writes an object that must not exist yet; of several concurrent creators exactly one succeeds.
+
+        Raises AlreadyExists for the others. A retry inside the S3 client can meet its own first write: a caller to whom
+        that matters puts something unique into `data` and reads it back.
+        """
+        with self._translated(key):
+            if self.is_local:
+                self._link_into_place(key, data)
+                return
+            try:
+                self._fs.pipe_file(self._path(key), data, mode="create")
+            except FileExistsError:
+                raise AlreadyExists(self.url_of(key)) from None
+            except OSError as error:  # how s3fs reports a 412 of a server that does not name the condition
+                if error.errno != errno.EINVAL or not self._fs.exists(self._path(key)):
+                    raise
+                raise AlreadyExists(self.url_of(key)) from None
+
+    def exists(self, key: str) -> bool:
+        with self._translated(key):
+            return bool(self._fs.isfile(self._path(key)))
+
+    def list(self, prefix: str) -> dict[str, int]:
+        """Keys of all objects below the folder `prefix` ("" is the root), with their sizes in bytes."""
+        with self._translated(prefix):
+            try:
+                found: dict[str, dict[str, Any]] = self._fs.find(self._path(prefix), detail=True)
+            except FileNotFoundError:
+                return {}
+            start = len(self._path("").rstrip("/")) + 1
+            return {path[start:]: int(i["size"]) for path, i in sorted(found.items()) if i["type"] == "file"}
+
+    def delete(self, prefix: str) -> None:
+        """Deletes the object or the whole folder; deleting what is not there is not an error."""
+        with self._translated(prefix):
+            path = self._path(prefix)
+            if self.is_local:
+                _delete_local(Path(path))
+                return
+            keys = [self._path(key) for key in self.list(prefix)]
+            if keys:
+                self._fs.rm(keys)
+
+    def upload(self, source: Path, key: str) -> None:
+        """Sends a local file in blocks of `BLOCK_BYTES`; memory does not grow with the file."""
+        with self._translated(key), source.open("rb") as reader:
+            if self.is_local:
+                Path(self._path(key)).parent.mkdir(parents=True, exist_ok=True)
+            with self._fs.open(self._path(key), "wb", block_size=BLOCK_BYTES) as writer:
+                shutil.copyfileobj(reader, writer, BLOCK_BYTES)
+
+    def download(self, key: str, target: Path) -> None:
+        """Fetches an object to a local file, in blocks; `target` appears whole."""
+        target.parent.mkdir(parents=True, exist_ok=True)
+        partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
+        try:
+            with (
+                self._translated(key),
+                self._fs.open(self._path(key), "rb", block_size=BLOCK_BYTES) as reader,
+                partial.open("wb") as writer,
+            ):
+                shutil.copyfileobj(reader, writer, BLOCK_BYTES)
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{key}" if key else self._root
+
+    def _local_temporary(self, key: str, data: bytes) -> str:
+        path = Path(self._path(key))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        temporary.write_bytes(data)
+        return str(temporary)
+
+    def _link_into_place(self, key: str, data: bytes) -> None:
+        temporary = self._local_temporary(key, data)
+        try:
+            os.link(temporary, self._path(key))
+        except FileExistsError:
+            raise AlreadyExists(self.url_of(key)) from None
+        finally:
+            os.unlink(temporary)
+
+    @contextmanager
+    def _translated(self, key: str) -> Iterator[None]:
+        """Turns what the file system or the S3 client raises into errors that name the store and the remedy."""
+        try:
+            yield
+        except (StoreError, FileNotFoundError) as error:
+            if isinstance(error, FileNotFoundError) and "bucket" in str(error).lower():
+                raise StoreError(f"store {self.url}: the bucket does not exist; create it, or correct the URL") from None
+            raise
+        except PermissionError as error:
+            raise self._denied(error) from error
+        except (OSError, _botocore_error()) as error:
+            raise self._failed(key, error) from error
+
+    def _denied(self, error: Exception) -> StoreDenied:
+        remedy = "check the folder's permissions" if self.is_local else "check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY"
+        return StoreDenied(f"store {self.url} refuses access ({_line(error)}): {remedy}")
+
+    def _failed(self, key: str, error: Exception) -> StoreError:
+        name = type(error).__name__
+        if "Credentials" in name or (not self.is_local and _DENIED.search(str(error))):
+            return self._denied(error)
+        if any(word in name for word in ("Connect", "Timeout", "Endpoint")):
+            endpoint = os.environ.get("AWS_ENDPOINT_URL", "AWS")
+            return StoreUnreachable(f"store {self.url} does not answer at {endpoint}: check s3_endpoint_url and network")
+        return StoreError(f"store {self.url}, object {key!r}: {name}: {_line(error)}")
+
+
+def _s3_options() -> dict[str, Any]:
+    config = {
+        "connect_timeout": CONNECT_TIMEOUT_S,
+        "read_timeout": READ_TIMEOUT_S,
+        "retries": {"max_attempts": 3, "mode": "standard"},
+    }
+    return {"config_kwargs": config, "use_listings_cache": False, "skip_instance_cache": True}
+
+
+def _botocore_error() -> type[Exception]:
+    """botocore's base error; a local store must not pay for that import."""
+    import sys
+
+    module = sys.modules.get("botocore.exceptions")
+    return module.BotoCoreError if module else OSError  # type: ignore[no-any-return]
+
+
+def _delete_local(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, ignore_errors=False)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _line(error: BaseException) -> str:
+    return " ".join(str(error).split())[:300]

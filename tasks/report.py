@@ -1,0 +1,51 @@
+"""The report is in the store before anything is shown of it; what the Prefect UI shows can be made again from the store."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from prefect import task
+from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
+
+from infra.datasets import suite_digest
+from infra.model import DatasetResult, EvalReport, EvalRequest, PinnedFleet
+from infra.presentation import report_markdown, score_rows
+from infra.records import commit, now, read_progress
+from infra.store import Store
+from tasks.history import show_history
+from tasks.retrying import RETRIED
+
+logger = logging.getLogger(__name__)
+TIMEOUT_S = 300
+
+
+@task(name="report", task_run_name="report step {request.point.step}", timeout_seconds=TIMEOUT_S, **RETRIED)
+async def report(
+    request: EvalRequest, pinned: PinnedFleet, results: list[DatasetResult], phases: dict[str, float]
+) -> EvalReport:
+    """Commits the report of a measured point and shows it; gives the record that counts, which is the first one."""
+    store = Store(request.store_url)
+    point = request.point
+    trainer_step = await asyncio.to_thread(read_progress, store, point.run)
+    made = EvalReport(
+        point=point,
+        suite=request.suite.name,
+        suite_digest=await asyncio.to_thread(suite_digest, request.suite),
+        snapshot_digest=pinned.snapshot.manifest.snapshot_digest,
+        weight_version=pinned.version.token,
+        proofs=pinned.proofs,
+        results=tuple(results),
+        lag_steps=max(0, (trainer_step if trainer_step is not None else point.step) - point.step),
+        export_time_seconds=request.export_time_seconds,
+        duration_seconds=sum(phases.values()),
+        phases=phases,
+        finished_at=now(),
+    )
+    record = await asyncio.to_thread(commit, store, made)
+    manifest = pinned.snapshot.manifest
+    if isinstance(record, EvalReport):
+        await acreate_table_artifact(score_rows(record), description=f"Scores of {point.name}")
+        await acreate_markdown_artifact(report_markdown(record, len(manifest.files), manifest.n_bytes))
+    await show_history(store, point.run)
+    return made

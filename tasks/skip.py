@@ -1,0 +1,58 @@
+"""The one table that turns an outage into an attributed skip; whatever is not in it is a bug of ours and fails the run."""
+
+from __future__ import annotations
+
+import asyncio
+
+from prefect import task
+from prefect.client.orchestration import get_client
+from prefect.runtime import flow_run
+
+from infra import errors
+from infra.errors import EvalSkip
+from infra.model import EvalRequest, SkippedPoint, SkipReason
+from infra.records import commit
+from infra.store import Store
+from tasks.history import show_history
+from tasks.retrying import UNCACHED
+
+REASONS: tuple[tuple[type[BaseException], SkipReason], ...] = (
+    (errors.SnapshotMissing, SkipReason.CKPT_MISSING),
+    (errors.SnapshotInvalid, SkipReason.CKPT_INVALID),
+    (errors.ExportFailed, SkipReason.EXPORT_FAILED),
+    (errors.StoreError, SkipReason.EXPORT_FAILED),
+    (errors.PinViolation, SkipReason.PIN_VIOLATION),
+    (errors.NoCapacity, SkipReason.NO_CAPACITY),
+    (errors.LeaseLost, SkipReason.UNHEALTHY),
+    (errors.FleetUnhealthy, SkipReason.UNHEALTHY),
+    (errors.EngineError, SkipReason.UNHEALTHY),
+    (errors.ServiceUnreachable, SkipReason.UNHEALTHY),
+    (TimeoutError, SkipReason.TIMEOUT),
+)
+
+
+def as_skip(error: BaseException) -> EvalSkip | None:
+    """The skip that `error` means, or None if it means none. A user's own `EvalSkip` keeps its reason."""
+    if isinstance(error, EvalSkip):
+        return error
+    for kind, reason in REASONS:
+        if isinstance(error, kind):
+            return EvalSkip(reason.value, str(error) or f"{type(error).__name__} after its deadline")
+    return None
+
+
+@task(name="skip", task_run_name="skip step {record.point.step}: {record.reason}", timeout_seconds=120, **UNCACHED)
+async def skip(request: EvalRequest, record: SkippedPoint) -> SkippedPoint:
+    """Leaves the skip where people look: in the store, as a tag of the flow run, in the run's history."""
+    store = Store(request.store_url)
+    await asyncio.to_thread(commit, store, record)
+    await _tag(f"skipped:{record.reason}")
+    await show_history(store, record.point.run)
+    return record
+
+
+async def _tag(tag: str) -> None:
+    """Adds a tag to the flow run that is under way."""
+    async with get_client() as client:
+        current = await client.read_flow_run(flow_run.id)
+        await client.update_flow_run(flow_run.id, tags={*current.tags, tag})

@@ -1,0 +1,284 @@
+"""The embedded engine batches for real, answers what transformers would, and refuses what SGLang would die of."""
+
+from __future__ import annotations
+
+import json
+import math
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from shutil import copytree
+from typing import Any
+
+import httpx
+import pytest
+import torch
+import xxhash
+from safetensors.torch import load_file, save_file
+
+from tests.engines.conftest import CONTEXT_LENGTH, Checkpoints
+from tests.engines.launching import RunningEngine, wait_until
+from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
+
+WEIGHTS = "model.safetensors"
+NORM = "model.norm.weight"
+Spoil = Callable[[Path], object]
+
+
+@cache
+def reference_model(seed: int) -> Any:
+    torch.set_num_threads(1)
+    return build_model(seed, hidden=32, layers=2).eval()
+
+
+def reference(seed: int, prompt: str, tokens: int) -> list[int]:
+    """What transformers gives for the prompt alone."""
+    ids = build_tokenizer().encode(prompt)
+    output = reference_model(seed).generate(
+        torch.tensor([ids]), do_sample=False, max_new_tokens=tokens, eos_token_id=None
+    )
+    return [int(token) for token in output[0, len(ids) :]]
+
+
+def rewrite(change: Callable[[dict[str, torch.Tensor]], object]) -> Spoil:
+    def spoil(folder: Path) -> None:
+        tensors = load_file(folder / WEIGHTS)
+        change(tensors)
+        save_file(tensors, folder / WEIGHTS, metadata={"format": "pt"})
+
+    return spoil
+
+
+def truncate(folder: Path) -> None:
+    data = (folder / WEIGHTS).read_bytes()
+    (folder / WEIGHTS).write_bytes(data[: len(data) // 2])
+
+
+def only_pickle(folder: Path) -> None:
+    torch.save(load_file(folder / WEIGHTS), folder / "pytorch_model.bin")
+    (folder / WEIGHTS).unlink()
+
+
+def index_without_shard(folder: Path) -> None:
+    (folder / WEIGHTS).unlink()
+    index = {"weight_map": {NORM: "model-00001-of-00001.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+REFUSALS: dict[str, tuple[Spoil, str]] = {
+    "a missing tensor": (rewrite(lambda tensors: tensors.pop(NORM)), NORM),
+    "an extra tensor": (rewrite(lambda tensors: tensors.update(spare=torch.zeros(1))), "spare"),
+    "a wrong shape": (rewrite(lambda tensors: tensors.update({NORM: torch.ones(7)})), NORM),
+    "a wrong dtype": (rewrite(lambda tensors: tensors.update({NORM: tensors[NORM].half()})), NORM),
+    "a tied head that differs": (
+        rewrite(lambda tensors: tensors.update({"lm_head.weight": torch.zeros(32, 32)})),
+        "lm_head.weight",
+    ),
+    "a truncated file": (truncate, WEIGHTS),
+    "a file that is not safetensors": (lambda folder: (folder / WEIGHTS).write_text("no"), WEIGHTS),
+    "only a pickle": (only_pickle, WEIGHTS),
+    "a shard that is not there": (index_without_shard, "model-00001-of-00001.safetensors"),
+    "a broken tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSALS)
+def test_a_bad_checkpoint_is_refused_by_name_and_the_old_one_serves_on(
+    engine: RunningEngine, second: Path, tmp_path: Path, what: str
+) -> None:
+    spoil, named = REFUSALS[what]
+    folder = copytree(second, tmp_path / "bad")
+    spoil(folder)
+    before = engine.checksums(), engine.generate("1+2=")["output_ids"]
+    refused = engine.update(folder, "bad")
+    assert refused.status_code == 400
+    assert refused.json()["success"] is False
+    assert named in refused.json()["message"]
+    assert engine.version() == "first"
+    assert (engine.checksums(), engine.generate("1+2=")["output_ids"]) == before
+
+
+def test_checksums_are_those_of_the_bytes_in_the_file(engine: RunningEngine, first: Path) -> None:
+    expected = {
+        name: xxhash.xxh3_128_hexdigest(tensor.numpy().tobytes()) for name, tensor in load_file(first / WEIGHTS).items()
+    }
+    answer = engine.post("/weights_checker", {"action": "checksum"}).json()
+    assert answer["algorithm"] == "xxh3_128"
+    assert answer["ranks"] == [{"checksums": expected}]
+    lines = "".join(f"{name}:{value}\n" for name, value in sorted(expected.items()))
+    assert answer["per_engine_checksum"] == xxhash.xxh3_128_hexdigest(lines.encode())
+
+
+def test_a_sharded_checkpoint_loads_as_the_single_file_does(
+    engine: RunningEngine, checkpoints: Checkpoints, second: Path
+) -> None:
+    sharded = checkpoints.make("second_sharded", 2, shard_size="20KB")
+    assert len(list(sharded.glob("*.safetensors"))) > 1
+    engine.update(sharded, "sharded").raise_for_status()
+    from_shards = engine.checksums()
+    engine.update(second, "second").raise_for_status()
+    assert engine.checksums() == from_shards
+
+
+def test_an_update_outlives_the_deletion_of_its_folder(engine: RunningEngine, second: Path, tmp_path: Path) -> None:
+    folder = copytree(second, tmp_path / "gone")
+    engine.update(folder, "gone").raise_for_status()
+    before = engine.checksums()
+    (folder / WEIGHTS).write_bytes(b"")
+    assert engine.checksums() == before
+    assert engine.generate("1+2=")["output_ids"] == reference(2, "1+2=", 8)
+
+
+def test_a_greedy_answer_is_the_one_transformers_gives(engine: RunningEngine) -> None:
+    assert engine.generate("12+34=", tokens=40)["output_ids"] == reference(1, "12+34=", 40)
+
+
+def test_concurrent_requests_of_all_lengths_run_together_and_answer_as_alone(engine: RunningEngine) -> None:
+    prompts = [f"{'7' * (1 + 3 * i)}+{i}=" for i in range(12)]
+    with ThreadPoolExecutor(len(prompts)) as pool:
+        jobs = [pool.submit(engine.generate, prompt, tokens=20 + 3 * i) for i, prompt in enumerate(prompts)]
+        together = [job.result()["output_ids"] for job in jobs]
+    assert engine.get("/server_info").json()["internal_states"][0]["peak_running_reqs"] > 1
+    assert together == [reference(1, prompt, 20 + 3 * i) for i, prompt in enumerate(prompts)]
+
+
+def test_a_short_request_does_not_wait_for_a_long_one(engine: RunningEngine) -> None:
+    long = engine.in_background("1+1=", tokens=2000)
+    assert engine.generate("22+2=", tokens=5)["output_ids"] == reference(1, "22+2=", 5)
+    assert not long.done()
+    assert engine.running() == 1
+
+
+def test_updates_under_load_never_mix_two_checkpoints(engine: RunningEngine, first: Path, second: Path) -> None:
+    expected = {"first": reference(1, "9*9=", 30), "second": reference(2, "9*9=", 30)}
+    stop, answers = threading.Event(), []
+
+    def ask() -> None:
+        while not stop.is_set():
+            answers.append(engine.generate("9*9=", tokens=30))
+
+    with ThreadPoolExecutor(4) as pool:
+        jobs = [pool.submit(ask) for _ in range(4)]
+        for folder in (second, first) * 4:
+            engine.update(folder, folder.name).raise_for_status()
+        stop.set()
+        for job in jobs:
+            job.result()
+    seen = [[span["version"] for span in answer["meta_info"]["weight_versions"]] for answer in answers]
+    assert {"first", "second"} == {version for versions in seen for version in versions}
+    assert [answer["output_ids"] for answer in answers] == [expected[version] for (version,) in seen]
+
+
+def test_a_flush_is_refused_while_requests_hold_the_cache_in_place(engine: RunningEngine, second: Path) -> None:
+    running = engine.in_background("1+1=", tokens=200)
+    engine.post("/pause_generation", {"mode": "in_place"}).raise_for_status()
+    refused = engine.update(second, "second")
+    assert (refused.status_code, engine.version()) == (400, "first")
+    assert "flush_cache=false" in refused.json()["message"]
+    engine.post("/continue_generation", {}).raise_for_status()
+    assert running.result()["output_ids"] == reference(1, "1+1=", 200)
+
+
+def test_a_retracted_request_without_an_update_answers_as_if_undisturbed(engine: RunningEngine) -> None:
+    running = engine.in_background("1+1=", tokens=200)
+    engine.post("/pause_generation", {"mode": "retract"}).raise_for_status()
+    assert engine.running() == 0
+    engine.post("/continue_generation", {}).raise_for_status()
+    assert running.result()["output_ids"] == reference(1, "1+1=", 200)
+
+
+def test_a_paused_engine_is_unhealthy_after_the_timeout_but_ready(engine: RunningEngine) -> None:
+    engine.post("/pause_generation", {"mode": "abort"}).raise_for_status()
+    assert (engine.get("/health").status_code, engine.get("/ready").status_code) == (503, 200)
+
+
+def test_a_client_that_goes_away_leaves_the_batch(engine: RunningEngine) -> None:
+    body = {"text": "1+1=", "sampling_params": {"max_new_tokens": 6000, "ignore_eos": True}}
+    with pytest.raises(httpx.ReadTimeout):
+        httpx.post(engine.base_url + "/generate", json=body, timeout=0.5)
+    wait_until(lambda: engine.running() == 0, timeout_s=2)
+
+
+def test_a_stop_text_is_cut_from_the_answer_and_named(engine: RunningEngine) -> None:
+    whole = engine.generate("12+34=", tokens=12)["text"]
+    stop = whole[3:5]
+    answer = engine.generate("12+34=", tokens=12, sampling_params={"stop": [stop]})
+    assert answer["text"] == whole[: whole.index(stop)]
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": stop}
+
+
+def test_a_seed_repeats_and_another_does_not(engine: RunningEngine) -> None:
+    def sample(seed: int) -> Any:
+        sampling = {"temperature": 1.0, "top_p": 0.95, "min_p": 0.01, "sampling_seed": seed}
+        return engine.generate("12+34=", tokens=40, sampling_params=sampling)["output_ids"]
+
+    assert sample(1) == sample(1) != sample(2)
+
+
+@pytest.mark.parametrize("narrow", [{"top_k": 1}, {"top_p": 1e-6}, {"min_p": 1.0}])
+def test_the_narrowest_sampling_is_the_argmax(engine: RunningEngine, narrow: dict[str, float]) -> None:
+    sampling = {"temperature": 1.0, **narrow}
+    assert engine.generate("12+34=", sampling_params=sampling)["output_ids"] == reference(1, "12+34=", 8)
+
+
+def test_sampled_tokens_follow_the_distribution_asked_for(engine: RunningEngine) -> None:
+    sampling = {"temperature": 0.5, "top_k": 4, "max_new_tokens": 1}
+    body = {"text": ["12+34="] * 1500, "sampling_params": sampling, "return_logprob": True}
+    answers = engine.post("/generate", body).json()
+    drawn = [answer["meta_info"]["output_token_logprobs"][0] for answer in answers]
+    logprobs = {token: logprob for logprob, token, _ in drawn}
+    total = sum(math.exp(logprob) for logprob in logprobs.values())
+    assert len(logprobs) == 4
+    for token, logprob in logprobs.items():
+        share = sum(other == token for _, other, _ in drawn) / len(drawn)
+        assert share == pytest.approx(math.exp(logprob) / total, abs=0.06)
+
+
+@pytest.mark.parametrize(
+    ("body", "named"),
+    [
+        ({"text": "1", "sampling_params": {"temprature": 0}}, "temprature"),
+        ({"text": "1", "sampling_params": {"top_p": 0}}, "top_p"),
+        ({"text": "1", "stream": True}, "stream"),
+        ({"text": "1", "input_ids": [1]}, "either"),
+        ({"input_ids": [10**6]}, "vocabulary"),
+        ({"input_ids": []}, "no tokens"),
+        ({"input_ids": [5] * CONTEXT_LENGTH}, "context length"),
+        ({"input_ids": [5] * 100, "sampling_params": {"max_new_tokens": CONTEXT_LENGTH}}, "context length"),
+        ({"text": "1", "return_logprob": True, "logprob_start_len": 9}, "logprob_start_len"),
+    ],
+)
+def test_a_request_that_cannot_be_meant_is_refused_by_name(
+    engine: RunningEngine, body: dict[str, Any], named: str
+) -> None:
+    refused = engine.post("/generate", body)
+    assert refused.status_code == 400
+    assert named in refused.json()["error"]["message"]
+
+
+def test_a_second_request_with_a_rid_in_flight_is_refused(engine: RunningEngine) -> None:
+    engine.in_background("1+1=", tokens=2000, rid="mine")
+    assert "mine" in engine.post("/generate", {"text": "1", "rid": "mine"}).json()["error"]["message"]
+
+
+def test_a_diverged_checkpoint_is_served_and_does_not_end_the_engine(
+    engine: RunningEngine, second: Path, tmp_path: Path
+) -> None:
+    folder = copytree(second, tmp_path / "nan")
+    rewrite(lambda tensors: tensors[NORM].fill_(math.nan))(folder)
+    engine.update(folder, "nan").raise_for_status()
+    answer = engine.generate("1", tokens=3, return_logprob=True, sampling_params={"temperature": 1.0})
+    assert answer["meta_info"]["output_token_logprobs"][0][0] is None
+
+
+def test_server_info_keeps_the_version_of_the_start(engine: RunningEngine) -> None:
+    assert engine.get("/server_info").json()["weight_version"] == "default"
+
+
+def test_the_port_of_a_running_engine_is_busy(engine: RunningEngine) -> None:
+    port = httpx.URL(engine.base_url).port
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind(("127.0.0.1", port))

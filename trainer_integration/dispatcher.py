@@ -1,0 +1,201 @@
+"""Evaluation is asked for from the training loop and never disturbs it: nothing here raises, and only staging is waited for.
+
+`on_step` decides, stages the model if the step is due, writes one small file and returns. The cap on points in flight is
+kept before anything is exported; with `skip`, a due step that finds it reached is recorded as `busy` at its step.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from infra.config import Settings
+from infra.errors import AlreadyExists
+from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SkipReason, SnapshotSource, Suite
+from infra.records import now
+from infra.store import Store
+from trainer_integration.contract import Exporter
+from trainer_integration.outbox import Delivery, Outbox
+from trainer_integration.schedule import Due, Schedule
+from trainer_integration.submit import InFlight, Submitter
+
+logger = logging.getLogger(__name__)
+
+
+class DispatchSettings(BaseModel):
+    """When a trainer's evaluation happens, and what becomes of points that come faster than they can be measured."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    run: str = Field(description="name of the training run; the same name continues its curve")
+    suite: Suite
+    every: int = Field(ge=1, description="steps between points")
+    start_step: int = Field(default=0, ge=0, description="the step that training begins after")
+    max_in_flight: int = Field(default=2, ge=1, description="points that may be under way at once")
+    overflow_policy: Literal["backpressure", "skip"] = "backpressure"
+    backpressure_timeout_s: float = Field(default=600.0, gt=0, description="how long a due step waits for the oldest point")
+    deployment: str = "evaluate_snapshot/pinpoint"
+    deadline_s: float = Field(default=3600.0, gt=0, description="a point without a report after so long is `timeout`")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatched:
+    """What `on_step` did, for a trainer's own log; None of it has to be looked at."""
+
+    point: EvalPoint
+    export_time_seconds: float
+    waited_seconds: float
+    skipped: str | None
+
+
+class EvalDispatcher:
+    """One training run's way to evaluation.
+
+    Raises (from the constructor alone, before training begins): ConfigError for settings that can't be meant, StoreError
+    for a store that can't be used, ServiceUnreachable if no Prefect API is known.
+    """
+
+    def __init__(self, dispatch: DispatchSettings, settings: Settings, export: Exporter) -> None:
+        self.dispatch, self.settings, self.export = dispatch, settings, export
+        EvalPoint(run=dispatch.run, step=dispatch.start_step)
+        self.store = Store(settings.store)
+        self.store.check()
+        self.attempt = _next_attempt(self.store, dispatch.run)
+        self.schedule = Schedule(dispatch.every, start=dispatch.start_step)
+        api_url = settings.prefect_api_url or "http://127.0.0.1:4200/api"
+        self.submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), self.store, api_url)
+
+    @property
+    def records(self) -> list[EvalReport | SkippedPoint]:
+        """The points of this process that have ended, in the order in which they did."""
+        return list(self.submitter.records)
+
+    def baseline(self) -> Dispatched | None:
+        """The point before training, at the step it begins after."""
+        step = self.dispatch.start_step
+        self.schedule.mark(step)
+        return self._never_derailing(step, lambda: self._dispatch(Due(step=step, missed=()), final=False))
+
+    def on_step(self, step: int, *, final: bool = False) -> Dispatched | None:
+        """To be called after every optimizer step; None if the step is not due. The final point is never skipped."""
+        return self._never_derailing(step, lambda: self._on_step(step, final))
+
+    def drain(self, deadline_s: float) -> bool:
+        """Waits, after training, until every point has its record; False if some have not by then."""
+        return self.submitter.drained(deadline_s)
+
+    def close(self) -> None:
+        """Ends the background thread. What is undelivered stays in the outbox for the next process."""
+        self.submitter.close()
+
+    def _never_derailing(self, step: int, act: Callable[[], Dispatched | None]) -> Dispatched | None:
+        try:
+            return act()
+        except Exception as error:
+            logger.exception("pinpoint: step %d of %s could not be dispatched", step, self.dispatch.run)
+            message = f"{type(error).__name__}: {error}"
+        try:
+            point = EvalPoint(run=self.dispatch.run, step=step, attempt=self.attempt)
+            return self._skip(point, SkipReason.CRASHED, message, 0.0, 0.0)
+        except Exception:  # noqa: BLE001 - not even the skip can be written, a full disk for one: the log is all there is
+            logger.exception("pinpoint: the skip of step %d of %s could not be recorded", step, self.dispatch.run)
+            return None
+
+    def _on_step(self, step: int, final: bool) -> Dispatched | None:
+        self.submitter.progressed(self.dispatch.run, step)
+        due = self.schedule.due(step, final=final)
+        return None if due is None else self._dispatch(due, final=final)
+
+    def _dispatch(self, due: Due, *, final: bool) -> Dispatched:
+        point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self.attempt, final=final, missed=due.missed)
+        started = time.monotonic()
+        admitted = self._admitted() or final
+        waited = time.monotonic() - started
+        if not admitted:
+            message = f"{self.submitter.in_flight} points in flight, max_in_flight is {self.dispatch.max_in_flight}"
+            return self._skip(point, SkipReason.BUSY, message, 0.0, waited)
+        folder = self.settings.staging_dir / "staged" / point.run / f"{point.key}-{uuid.uuid4().hex[:8]}"
+        started = time.monotonic()
+        try:
+            folder.mkdir(parents=True)
+            self.export(folder)
+        except Exception as error:
+            logger.exception("pinpoint: export of %s failed", point.name)
+            shutil.rmtree(folder, ignore_errors=True)
+            message = f"{type(error).__name__}: {error}"
+            return self._skip(point, SkipReason.EXPORT_FAILED, message, time.monotonic() - started, waited)
+        return self._submit(point, folder, time.monotonic() - started, waited)
+
+    def _admitted(self) -> bool:
+        """Whether there is room for one more point, after waiting for it if that is the policy."""
+        room = self.dispatch.max_in_flight - 1
+        patience = self.dispatch.backpressure_timeout_s if self.dispatch.overflow_policy == "backpressure" else 0.0
+        return self.submitter.wait(room, patience)
+
+    def _submit(self, point: EvalPoint, folder: Path, exported_s: float, waited_s: float) -> Dispatched:
+        request = self._request(point, SnapshotSource(path=str(folder), staged=True), exported_s)
+        watched = InFlight(
+            point=point,
+            suite=self.dispatch.suite.name,
+            staged=folder,
+            deadline=time.monotonic() + self.dispatch.deadline_s,
+        )
+        self.submitter.submit(self._delivery(request, None), watched)
+        return Dispatched(point=point, export_time_seconds=exported_s, waited_seconds=waited_s, skipped=None)
+
+    def _skip(self, point: EvalPoint, reason: SkipReason, message: str, exported_s: float, waited_s: float) -> Dispatched:
+        skipped = SkippedPoint(
+            point=point,
+            suite=self.dispatch.suite.name,
+            reason=reason.value,
+            message=message,
+            export_time_seconds=exported_s,
+            finished_at=now(),
+        )
+        request = self._request(point, SnapshotSource(path="", staged=False), exported_s)
+        self.submitter.submit(self._delivery(request, skipped), None)
+        return Dispatched(point=point, export_time_seconds=exported_s, waited_seconds=waited_s, skipped=reason.value)
+
+    def _request(self, point: EvalPoint, source: SnapshotSource, exported_s: float) -> EvalRequest:
+        return EvalRequest(
+            point=point,
+            source=source,
+            suite=self.dispatch.suite,
+            fleet=self.settings.fleet,
+            store_url=self.settings.store,
+            export_time_seconds=exported_s,
+            deadline_s=self.dispatch.deadline_s,
+        )
+
+    def _delivery(self, request: EvalRequest, skip: SkippedPoint | None) -> Delivery:
+        point = request.point
+        tags = (f"run:{point.run}", f"step:{point.step}", f"suite:{request.suite.name}")
+        return Delivery(
+            deployment=self.dispatch.deployment,
+            idempotency_key=f"evaluate/{point.run}/{point.key}/{request.suite.name}",
+            name=point.name,
+            tags=(*tags, f"skipped:{skip.reason}") if skip else tags,
+            parameters={"request": request.model_dump(mode="json")},
+            skip=skip,
+            store_url=request.store_url,
+        )
+
+
+def _next_attempt(store: Store, run: str) -> int:
+    """How often this run was started before; a conditional create gives each start a number of its own."""
+    attempt = sum(1 for _ in store.list(f"runs/{run}/starts"))
+    while True:
+        try:
+            store.create(f"runs/{run}/starts/{attempt:06d}.json", json.dumps({"at": now(), "id": uuid.uuid4().hex}).encode())
+        except AlreadyExists:
+            attempt += 1
+        else:
+            return attempt

@@ -1,0 +1,66 @@
+"""A point that was decided on is on disk before the trainer goes on, and leaves it only when Prefect has taken it.
+
+One JSON file a record, complete or absent, in order of creation. Whoever opens the same folder next finds what was left.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from infra.model import SkippedPoint
+
+
+class Delivery(BaseModel):
+    """A flow run to be created. With `skip`, it is created in state Skipped, and no process is started for it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    deployment: str = Field(description="FLOW/DEPLOYMENT")
+    idempotency_key: str
+    name: str
+    tags: tuple[str, ...]
+    parameters: dict[str, Any]
+    skip: SkippedPoint | None = None
+    store_url: str
+
+
+class Outbox:
+    """A folder of deliveries that have not been taken yet."""
+
+    _count = itertools.count()
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def put(self, delivery: Delivery) -> None:
+        """Returns when the record is durable under its name."""
+        stem = f"{time.time_ns():020d}-{next(self._count):06d}-{uuid.uuid4().hex[:8]}"
+        partial = self.folder / f"{stem}.partial"
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(delivery.model_dump_json())
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(self.folder / f"{stem}.json")
+
+    def pending(self) -> Iterator[tuple[Path, Delivery]]:
+        """Oldest first. A file that can't be read is set aside under another name, and not lost."""
+        for file in sorted(self.folder.glob("*.json")):
+            try:
+                delivery = Delivery.model_validate_json(file.read_bytes())
+            except FileNotFoundError:
+                continue  # another process has delivered it
+            except ValidationError:
+                file.rename(file.with_suffix(".unreadable"))
+                continue
+            yield file, delivery
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self.folder.glob("*.json"))

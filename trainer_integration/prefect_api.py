@@ -1,0 +1,86 @@
+"""The few calls of Prefect's REST API that a trainer needs, each over in seconds whatever the server does.
+
+Prefect's own client is not used: it waits for up to 422 s on a server that accepts and never answers, and a trainer's
+environment need not have it. Source: prefect 3.9 `server/api/deployments.py`, `server/api/flow_runs.py`.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import httpx
+
+from trainer_integration.outbox import Delivery
+
+TIMEOUT = httpx.Timeout(3.0, connect=1.0)
+TERMINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+
+
+class PrefectRefused(Exception):
+    """Prefect understood and said no: trying the same again can't help. `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        self.status = status
+        super().__init__(f"Prefect answered {status}: {message[:500]}")
+
+
+class PrefectApi:
+    """One server. Every method raises httpx.HTTPError when it is down, slow or failing, PrefectRefused when it says no."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        secret = os.environ.get("PREFECT_API_KEY")
+        auth = os.environ.get("PREFECT_API_AUTH_STRING")
+        self._client = httpx.Client(
+            base_url=self.url,
+            timeout=TIMEOUT,
+            headers={"Authorization": f"Bearer {secret}"} if secret else {},
+            auth=tuple(auth.split(":", 1)) if auth and ":" in auth else None,  # type: ignore[arg-type]
+        )
+        self._deployments: dict[str, str] = {}
+
+    def create_flow_run(self, delivery: Delivery) -> str:
+        """Creates the flow run, or finds the one that has its idempotency key; gives its id."""
+        body: dict[str, Any] = {
+            "name": delivery.name,
+            "parameters": delivery.parameters,
+            "tags": list(delivery.tags),
+            "idempotency_key": delivery.idempotency_key,
+            "enforce_parameter_schema": False,
+        }
+        if delivery.skip is not None:
+            message = f"{delivery.skip.reason}: {delivery.skip.message}"
+            body["state"] = {"type": "COMPLETED", "name": "Skipped", "message": message}
+        answer = self._post(f"/deployments/{self._deployment_id(delivery.deployment)}/create_flow_run", body)
+        return str(answer["id"])
+
+    def state_of(self, flow_run_id: str) -> tuple[str, str]:
+        """Type and name of a flow run's state, e.g. ("COMPLETED", "Skipped")."""
+        response = self._client.get(f"/flow_runs/{flow_run_id}")
+        self._raise(response)
+        state = response.json()["state"]
+        return str(state["type"]), str(state["name"])
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _deployment_id(self, name: str) -> str:
+        if name not in self._deployments:
+            response = self._client.get(f"/deployments/name/{name}")
+            self._raise(response)
+            self._deployments[name] = str(response.json()["id"])
+        return self._deployments[name]
+
+    def _post(self, path: str, body: dict[str, Any]) -> Any:
+        response = self._client.post(path, json=body)
+        self._raise(response)
+        return response.json()
+
+    def _raise(self, response: httpx.Response) -> None:
+        """404 is not a refusal: the deployment may be registered a moment later; it is forgotten and asked for again."""
+        if response.status_code == 404:
+            self._deployments.clear()
+        if response.status_code in (400, 409, 422):
+            raise PrefectRefused(response.status_code, response.text)
+        response.raise_for_status()
