@@ -29,6 +29,7 @@ from infra.processes import start, stop
 
 logger = logging.getLogger(__name__)
 HOST = "127.0.0.1"
+ANNOUNCEMENT = "stack.json"
 PREFECT_PORT = 4200
 SERVER_TIMEOUT_S = 180.0
 RUNNER_TIMEOUT_S = 90.0
@@ -44,11 +45,15 @@ PREFECT_ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stack:
-    """Where the services of this machine are; `ui_url` is what a person opens."""
+    """Where the services of this machine are; `ui_url` is what a person opens.
+
+    `owned` says that this process started them.
+    """
 
     prefect_api_url: str
     ray_address: str
     logs: Path
+    owned: bool = True
 
     @property
     def ui_url(self) -> str:
@@ -67,7 +72,7 @@ def local_stack(settings: Settings, *, port: int | None = None, runner: bool = T
     with ExitStack() as started:
         started.enter_context(_environment(settings, home))
         api = settings.prefect_api_url or started.enter_context(_prefect_server(home, logs, port))
-        os.environ["PREFECT_API_URL"] = api
+        os.environ.update(PREFECT_API_URL=api, PINPOINT_PREFECT_API_URL=api)
         check_prefect(api)
         ray_address = settings.ray_address or started.enter_context(_ray())
         os.environ["PINPOINT_RAY_ADDRESS"] = ray_address
@@ -183,17 +188,45 @@ def _wait(process: subprocess.Popen[bytes], ready: object, timeout_s: float, nam
     raise ServiceUnreachable(name, where, f"it did not start; the end of {log}: {last}")
 
 
-def announce(stack: Stack, home: Path) -> Path:
-    """Tells other commands on this machine where the services are; the file is to be removed with the stack."""
-    file = home.expanduser() / "stack.json"
-    file.write_text(
-        json.dumps(
-            {
-                "pid": os.getpid(),
-                "prefect_api_url": stack.prefect_api_url,
-                "ray_address": stack.ray_address,
-                "ray_token": os.environ.get("RAY_AUTH_TOKEN_PATH", ""),
-            }
+@contextmanager
+def stack_of(settings: Settings, *, port: int | None = None, runner: bool = True) -> Iterator[Stack]:
+    """The stack that `pinpoint up` or a demo runs for the same home, if one does; else one for the length of the body."""
+    home = settings.home.expanduser().absolute()
+    running = _announced(home)
+    if running is None:
+        with local_stack(settings, port=port, runner=runner) as stack, _announcing(stack, home):
+            yield stack
+        return
+    with _environment(settings, home):
+        os.environ.update(PREFECT_API_URL=running["prefect_api_url"], PINPOINT_RAY_ADDRESS=running["ray_address"])
+        os.environ.update(PINPOINT_PREFECT_API_URL=running["prefect_api_url"])
+        os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=running["ray_token"])
+        yield Stack(
+            prefect_api_url=running["prefect_api_url"], ray_address=running["ray_address"], logs=home / "logs", owned=False
         )
-    )
-    return file
+
+
+@contextmanager
+def _announcing(stack: Stack, home: Path) -> Iterator[None]:
+    """Tells other commands on this machine where the services are, for as long as they are there."""
+    file = home / ANNOUNCEMENT
+    facts = {
+        "pid": os.getpid(),
+        "prefect_api_url": stack.prefect_api_url,
+        "ray_address": stack.ray_address,
+        "ray_token": os.environ.get("RAY_AUTH_TOKEN_PATH", ""),
+    }
+    file.write_text(json.dumps(facts))
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def _announced(home: Path) -> dict[str, str] | None:
+    try:
+        facts: dict[str, str] = json.loads((home / ANNOUNCEMENT).read_text())
+        os.kill(int(facts["pid"]), 0)
+    except (FileNotFoundError, ProcessLookupError, PermissionError, ValueError, KeyError):
+        return None
+    return facts if _answers(f"{facts['prefect_api_url']}/health") else None

@@ -107,3 +107,8 @@ Every response carried this version and no other.
 {phases}
 | all | {report.duration_seconds:.2f} |
 """
+
+
+def history_key(run: str) -> str:
+    """The key of a run's history artifact; Prefect takes lowercase letters, digits and dashes."""
+    return f"history-{re.sub('[^a-z0-9]+', '-', run.lower()).strip('-')}"

@@ -1,6 +1,6 @@
 """A child process never outlives the one that started it, even if that one is killed.
 
-`python -m infra.processes COMMAND...` asks the kernel for that and then becomes COMMAND, whatever program it is.
+`python -m infra.processes SIGNAL COMMAND...` asks the kernel for that and then becomes COMMAND, whatever program it is.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ def die_with_parent(sign: int = signal.SIGTERM) -> None:
         os.kill(os.getpid(), sign)
 
 
-def fated(command: Sequence[str]) -> list[str]:
-    """`command`, made to end with the thread that starts it: start it from one that lives as long as it should."""
-    return [sys.executable, "-m", "infra.processes", *command]
+def fated(command: Sequence[str], sign: int = signal.SIGTERM) -> list[str]:
+    """`command`, made to get `sign` when the thread that starts it ends: start it from one that lives long enough."""
+    return [sys.executable, "-m", "infra.processes", str(int(sign)), *command]
 
 
 def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -66,5 +66,5 @@ def stop(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) ->
 
 
 if __name__ == "__main__":
-    die_with_parent()
-    os.execvp(sys.argv[1], sys.argv[1:])
+    die_with_parent(int(sys.argv[1]))
+    os.execvp(sys.argv[2], sys.argv[2:])

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import uuid
 from collections.abc import Iterable
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -58,6 +59,18 @@ def history(store: Store, run: str) -> list[EvalReport | SkippedPoint]:
 def runs(store: Store) -> list[str]:
     """Names of the runs that have a record."""
     return sorted({key.split("/")[1] for key in store.list("runs") if key.endswith("/record.json")})
+
+
+def next_attempt(store: Store, run: str) -> int:
+    """How often this run was started before; a conditional create gives each start a number of its own."""
+    attempt = len(store.list(f"runs/{run}/starts"))
+    while True:
+        try:
+            store.create(f"runs/{run}/starts/{attempt:06d}.json", json.dumps({"at": now(), "id": uuid.uuid4().hex}).encode())
+        except AlreadyExists:
+            attempt += 1
+        else:
+            return attempt
 
 
 def write_samples(store: Store, point: EvalPoint, suite: str, dataset: str, samples: Iterable[Sample]) -> str:

@@ -6,7 +6,6 @@ kept before anything is exported; with `skip`, a due step that finds it reached 
 
 from __future__ import annotations
 
-import json
 import logging
 import shutil
 import time
@@ -19,12 +18,11 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from infra.config import Settings
-from infra.errors import AlreadyExists
 from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SkipReason, SnapshotSource, Suite
-from infra.records import now
+from infra.records import next_attempt, now
 from infra.store import Store
 from trainer_integration.contract import Exporter
-from trainer_integration.outbox import Delivery, Outbox
+from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 from trainer_integration.schedule import Due, Schedule
 from trainer_integration.submit import InFlight, Submitter
 
@@ -42,7 +40,7 @@ class DispatchSettings(BaseModel):
     max_in_flight: int = Field(default=2, ge=1, description="points that may be under way at once")
     overflow_policy: Literal["backpressure", "skip"] = "backpressure"
     backpressure_timeout_s: float = Field(default=600.0, gt=0, description="how long a due step waits for the oldest point")
-    deployment: str = "evaluate_snapshot/pinpoint"
+    deployment: str = DEPLOYMENT
     deadline_s: float = Field(default=3600.0, gt=0, description="a point without a report after so long is `timeout`")
 
 
@@ -68,7 +66,7 @@ class EvalDispatcher:
         EvalPoint(run=dispatch.run, step=dispatch.start_step)
         self.store = Store(settings.store)
         self.store.check()
-        self.attempt = _next_attempt(self.store, dispatch.run)
+        self.attempt = next_attempt(self.store, dispatch.run)
         self.schedule = Schedule(dispatch.every, start=dispatch.start_step)
         api_url = settings.prefect_api_url or "http://127.0.0.1:4200/api"
         self.submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), self.store, api_url)
@@ -105,7 +103,7 @@ class EvalDispatcher:
         try:
             point = EvalPoint(run=self.dispatch.run, step=step, attempt=self.attempt)
             return self._skip(point, SkipReason.CRASHED, message, 0.0, 0.0)
-        except Exception:  # noqa: BLE001 - not even the skip can be written, a full disk for one: the log is all there is
+        except Exception:
             logger.exception("pinpoint: the skip of step %d of %s could not be recorded", step, self.dispatch.run)
             return None
 
@@ -142,13 +140,7 @@ class EvalDispatcher:
 
     def _submit(self, point: EvalPoint, folder: Path, exported_s: float, waited_s: float) -> Dispatched:
         request = self._request(point, SnapshotSource(path=str(folder), staged=True), exported_s)
-        watched = InFlight(
-            point=point,
-            suite=self.dispatch.suite.name,
-            staged=folder,
-            deadline=time.monotonic() + self.dispatch.deadline_s,
-        )
-        self.submitter.submit(self._delivery(request, None), watched)
+        self.submitter.submit(Delivery.of(request, self.dispatch.deployment), InFlight.of(request))
         return Dispatched(point=point, export_time_seconds=exported_s, waited_seconds=waited_s, skipped=None)
 
     def _skip(self, point: EvalPoint, reason: SkipReason, message: str, exported_s: float, waited_s: float) -> Dispatched:
@@ -161,7 +153,7 @@ class EvalDispatcher:
             finished_at=now(),
         )
         request = self._request(point, SnapshotSource(path="", staged=False), exported_s)
-        self.submitter.submit(self._delivery(request, skipped), None)
+        self.submitter.submit(Delivery.of(request, self.dispatch.deployment, skipped), None)
         return Dispatched(point=point, export_time_seconds=exported_s, waited_seconds=waited_s, skipped=reason.value)
 
     def _request(self, point: EvalPoint, source: SnapshotSource, exported_s: float) -> EvalRequest:
@@ -174,28 +166,3 @@ class EvalDispatcher:
             export_time_seconds=exported_s,
             deadline_s=self.dispatch.deadline_s,
         )
-
-    def _delivery(self, request: EvalRequest, skip: SkippedPoint | None) -> Delivery:
-        point = request.point
-        tags = (f"run:{point.run}", f"step:{point.step}", f"suite:{request.suite.name}")
-        return Delivery(
-            deployment=self.dispatch.deployment,
-            idempotency_key=f"evaluate/{point.run}/{point.key}/{request.suite.name}",
-            name=point.name,
-            tags=(*tags, f"skipped:{skip.reason}") if skip else tags,
-            parameters={"request": request.model_dump(mode="json")},
-            skip=skip,
-            store_url=request.store_url,
-        )
-
-
-def _next_attempt(store: Store, run: str) -> int:
-    """How often this run was started before; a conditional create gives each start a number of its own."""
-    attempt = sum(1 for _ in store.list(f"runs/{run}/starts"))
-    while True:
-        try:
-            store.create(f"runs/{run}/starts/{attempt:06d}.json", json.dumps({"at": now(), "id": uuid.uuid4().hex}).encode())
-        except AlreadyExists:
-            attempt += 1
-        else:
-            return attempt

@@ -11,11 +11,13 @@ import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from infra.model import SkippedPoint
+from infra.model import EvalRequest, SkippedPoint
+
+DEPLOYMENT = "evaluate_snapshot/pinpoint"
 
 
 class Delivery(BaseModel):
@@ -29,6 +31,21 @@ class Delivery(BaseModel):
     parameters: dict[str, Any]
     skip: SkippedPoint | None = None
     store_url: str
+
+    @classmethod
+    def of(cls, request: EvalRequest, deployment: str, skip: SkippedPoint | None = None) -> Self:
+        """The flow run that evaluates `request`, or that shows its skip. The same point always has the same key."""
+        point, suite = request.point, request.suite.name
+        tags = (f"run:{point.run}", f"step:{point.step}", f"suite:{suite}")
+        return cls(
+            deployment=deployment,
+            idempotency_key=f"evaluate/{point.run}/{point.key}/{suite}",
+            name=point.name,
+            tags=(*tags, f"skipped:{skip.reason}") if skip else tags,
+            parameters={"request": request.model_dump(mode="json")},
+            skip=skip,
+            store_url=request.store_url,
+        )
 
 
 class Outbox:

@@ -12,11 +12,12 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Self
 
 import httpx
 
 from infra.errors import StoreError
-from infra.model import EvalPoint, EvalReport, SkippedPoint, SkipReason
+from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SkipReason
 from infra.records import commit, find, now, write_progress
 from infra.snapshot import delete_snapshots
 from infra.store import Store
@@ -41,6 +42,15 @@ class InFlight:
     flow_run_id: str | None = None
     ended_at: float | None = None
     state: str = ""
+
+    @classmethod
+    def of(cls, request: EvalRequest) -> Self:
+        return cls(
+            point=request.point,
+            suite=request.suite.name,
+            staged=Path(request.source.path) if request.source.staged else None,
+            deadline=time.monotonic() + request.deadline_s,
+        )
 
 
 class Submitter:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -94,15 +95,18 @@ class EngineHost:
         words = Path(os.environ.get("TMPDIR", "/tmp")) / f"pinpoint-engine-{os.getpid()}.log"
         with words.open("w+b") as log:
             words.unlink()
-            self.process = subprocess.Popen(fated(command), stdout=log, stderr=subprocess.STDOUT, start_new_session=True)
+            self.process = subprocess.Popen(
+                fated(command, signal.SIGKILL), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
             self._wait_until_ready(self.process, log, timeout_s)
         logger.info("engine %s ready at %s, pid %d", self.name, self.base_url, self.process.pid)
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], log: IO[bytes], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
+        headers = {"Authorization": f"Bearer {self.api_key}"}
         while time.monotonic() < deadline and process.poll() is None:
             try:
-                if httpx.get(f"{self.base_url}/ready", timeout=2).status_code == 200:
+                if httpx.get(f"{self.base_url}/ready", timeout=2, headers=headers).status_code == 200:
                     return
             except httpx.HTTPError:
                 pass

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,6 +19,18 @@ CONTEXT_LENGTH = 8192
 LAUNCHERS: dict[str, Callable[[Path], AbstractContextManager[RunningEngine]]] = {"embedded": embedded_engine}
 
 
+def seeded_model(seed: int) -> Any:
+    """Every tensor differs between two seeds, the norms too, so that one left behind by an update shows."""
+    model = build_model(seed, hidden=32, layers=2).eval()
+    # Long enough that a test can act on a request while it runs.
+    model.config.max_position_embeddings = CONTEXT_LENGTH
+    random = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if parameter.dim() == 1:
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=random)
+    return model
+
+
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
     """Complete checkpoints of one architecture; another seed is other weights."""
@@ -28,9 +41,7 @@ class Checkpoints:
         folder = self.root / name
         if folder.exists():
             return folder
-        model = build_model(seed, hidden=32, layers=2).to(dtype)
-        # Long enough that a test can act on a request while it runs.
-        model.config.max_position_embeddings = CONTEXT_LENGTH
+        model = seeded_model(seed).to(dtype)
         model.save_pretrained(folder, max_shard_size=shard_size)
         build_tokenizer().save_pretrained(folder)
         return folder

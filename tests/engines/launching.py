@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import signal
 import subprocess
 import sys
 import time
@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from infra.processes import fated
+from tests.services.ports import free_port
 
 START_TIMEOUT_S = 60
 ROOT = Path(__file__).parents[2]
@@ -74,7 +77,7 @@ class RunningEngine:
 
 def command(folder: Path | str, port: int, *arguments: str) -> list[str]:
     module = [sys.executable, "-m", "infra.engines.embedded"]
-    return [*module, "--model-path", str(folder), "--port", str(port), *arguments]
+    return fated([*module, "--model-path", str(folder), "--port", str(port), *arguments], signal.SIGKILL)
 
 
 def environment() -> dict[str, str]:
@@ -122,9 +125,3 @@ def wait_until(holds: Any, *, timeout_s: float = 10, every_s: float = 0.005) -> 
         if time.monotonic() > deadline:
             raise TimeoutError(f"{holds} did not hold within {timeout_s} s")
         time.sleep(every_s)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -19,9 +19,9 @@ import torch
 import xxhash
 from safetensors.torch import load_file, save_file
 
-from tests.engines.conftest import CONTEXT_LENGTH, Checkpoints
+from tests.engines.conftest import CONTEXT_LENGTH, Checkpoints, seeded_model
 from tests.engines.launching import RunningEngine, wait_until
-from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
+from trainer_integration.tiny_trainer.model import build_tokenizer
 
 WEIGHTS = "model.safetensors"
 NORM = "model.norm.weight"
@@ -31,15 +31,13 @@ Spoil = Callable[[Path], object]
 @cache
 def reference_model(seed: int) -> Any:
     torch.set_num_threads(1)
-    return build_model(seed, hidden=32, layers=2).eval()
+    return seeded_model(seed)
 
 
 def reference(seed: int, prompt: str, tokens: int) -> list[int]:
     """What transformers gives for the prompt alone."""
     ids = build_tokenizer().encode(prompt)
-    output = reference_model(seed).generate(
-        torch.tensor([ids]), do_sample=False, max_new_tokens=tokens, eos_token_id=None
-    )
+    output = reference_model(seed).generate(torch.tensor([ids]), do_sample=False, max_new_tokens=tokens, eos_token_id=None)
     return [int(token) for token in output[0, len(ids) :]]
 
 
@@ -162,9 +160,11 @@ def test_updates_under_load_never_mix_two_checkpoints(engine: RunningEngine, fir
 
     with ThreadPoolExecutor(4) as pool:
         jobs = [pool.submit(ask) for _ in range(4)]
-        for folder in (second, first) * 4:
-            engine.update(folder, folder.name).raise_for_status()
-        stop.set()
+        try:
+            for folder in (second, first) * 4:
+                engine.update(folder, folder.name).raise_for_status()
+        finally:
+            stop.set()
         for job in jobs:
             job.result()
     seen = [[span["version"] for span in answer["meta_info"]["weight_versions"]] for answer in answers]
@@ -173,21 +173,21 @@ def test_updates_under_load_never_mix_two_checkpoints(engine: RunningEngine, fir
 
 
 def test_a_flush_is_refused_while_requests_hold_the_cache_in_place(engine: RunningEngine, second: Path) -> None:
-    running = engine.in_background("1+1=", tokens=200)
+    running = engine.in_background("1+1=", tokens=400)
     engine.post("/pause_generation", {"mode": "in_place"}).raise_for_status()
     refused = engine.update(second, "second")
     assert (refused.status_code, engine.version()) == (400, "first")
     assert "flush_cache=false" in refused.json()["message"]
     engine.post("/continue_generation", {}).raise_for_status()
-    assert running.result()["output_ids"] == reference(1, "1+1=", 200)
+    assert running.result()["output_ids"] == reference(1, "1+1=", 400)
 
 
 def test_a_retracted_request_without_an_update_answers_as_if_undisturbed(engine: RunningEngine) -> None:
-    running = engine.in_background("1+1=", tokens=200)
+    running = engine.in_background("1+1=", tokens=400)
     engine.post("/pause_generation", {"mode": "retract"}).raise_for_status()
     assert engine.running() == 0
     engine.post("/continue_generation", {}).raise_for_status()
-    assert running.result()["output_ids"] == reference(1, "1+1=", 200)
+    assert running.result()["output_ids"] == reference(1, "1+1=", 400)
 
 
 def test_a_paused_engine_is_unhealthy_after_the_timeout_but_ready(engine: RunningEngine) -> None:
@@ -251,9 +251,7 @@ def test_sampled_tokens_follow_the_distribution_asked_for(engine: RunningEngine)
         ({"text": "1", "return_logprob": True, "logprob_start_len": 9}, "logprob_start_len"),
     ],
 )
-def test_a_request_that_cannot_be_meant_is_refused_by_name(
-    engine: RunningEngine, body: dict[str, Any], named: str
-) -> None:
+def test_a_request_that_cannot_be_meant_is_refused_by_name(engine: RunningEngine, body: dict[str, Any], named: str) -> None:
     refused = engine.post("/generate", body)
     assert refused.status_code == 400
     assert named in refused.json()["error"]["message"]

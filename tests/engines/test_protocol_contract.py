@@ -108,24 +108,24 @@ def test_an_update_that_aborts_all_requests_does_not_wait(engine: RunningEngine,
 
 
 def test_a_request_paused_in_place_reports_both_versions(engine: RunningEngine, second: Path) -> None:
-    running = engine.in_background(PROMPT, tokens=400)
+    running = engine.in_background(PROMPT, tokens=800)
     engine.post("/pause_generation", {"mode": "in_place"}).raise_for_status()
     engine.update(second, "second", flush_cache=False).raise_for_status()
     engine.post("/continue_generation", {}).raise_for_status()
     meta = running.result(timeout=30)["meta_info"]
     spans = meta["weight_versions"]
     assert [span["version"] for span in spans] == ["first", "second"]
-    assert (spans[0]["start"], spans[0]["end"], spans[1]["end"]) == (0, spans[1]["start"], 400)
+    assert (spans[0]["start"], spans[0]["end"], spans[1]["end"]) == (0, spans[1]["start"], 800)
 
 
 def test_a_retracted_request_keeps_its_tokens_and_says_it_was_retracted(engine: RunningEngine, second: Path) -> None:
-    running = engine.in_background(PROMPT, tokens=400)
+    running = engine.in_background(PROMPT, tokens=800)
     engine.post("/pause_generation", {"mode": "retract"}).raise_for_status()
     engine.update(second, "second").raise_for_status()
     engine.post("/continue_generation", {}).raise_for_status()
     meta = running.result(timeout=30)["meta_info"]
     assert meta["num_retractions"] >= 1
-    assert meta["completion_tokens"] == 400
+    assert meta["completion_tokens"] == 800
     assert [span["version"] for span in meta["weight_versions"]] == ["first", "second"]
 
 

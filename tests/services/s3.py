@@ -52,9 +52,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     command += [f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={config}", "-volume.max=20"]
     command += ["-s3.port.iceberg=0", "-master.volumeSizeLimitMB=64"]
     with (folder / "weed.log").open("wb") as log:
-        process = subprocess.Popen(
-            command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "GOMEMLIMIT": "400MiB"}
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "GOMEMLIMIT": "400MiB"})
     try:
         server = S3Server(f"http://127.0.0.1:{s3}", key, secret, "pinpoint", process.pid)
         _wait_until_it_serves(process, server, folder / "weed.log")

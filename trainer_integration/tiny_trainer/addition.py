@@ -9,8 +9,7 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Pair: TypeAlias = tuple[int, int]
 
@@ -18,8 +17,7 @@ ANSWER_DIGITS = 3
 _NUMBER = re.compile(r"0*(\d+)", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Split:
+class Split(NamedTuple):
     """`train` and `held_out` share no pair; both are in an order drawn with the seed."""
 
     train: tuple[Pair, ...]

@@ -23,9 +23,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     vocabulary = {token: index for index, token in enumerate((*SPECIAL, *CHARACTERS))}
     tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), behavior="isolated")
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<bos> $A", special_tokens=[("<bos>", vocabulary["<bos>"])]
-    )
+    tokenizer.post_processor = processors.TemplateProcessing(single="<bos> $A", special_tokens=[("<bos>", vocabulary["<bos>"])])
     tokenizer.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
@@ -39,7 +37,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(seed: int, *, hidden: int = 128, layers: int = 3) -> Qwen3ForCausalLM:
-    """A freshly initialised model, float32, about 0.74M parameters at the default size; the same seed gives the same weights."""
+    """A freshly initialised float32 model, 0.74M parameters at the default size; the same seed gives the same weights."""
     import torch
     from transformers import Qwen3Config, Qwen3ForCausalLM
 

@@ -13,6 +13,11 @@ def build_optimizer(model: Qwen3ForCausalLM, learning_rate: float) -> torch.opti
     return torch.optim.AdamW(model.parameters(), lr=learning_rate, betas=(0.9, 0.95), weight_decay=0.01, fused=True)
 
 
+def set_learning_rate(optimizer: torch.optim.Optimizer, learning_rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = learning_rate
+
+
 def clipped_step(model: Qwen3ForCausalLM, optimizer: torch.optim.Optimizer, loss: Tensor) -> None:
     optimizer.zero_grad(set_to_none=True)
     loss.backward()

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers import Qwen3ForCausalLM
@@ -26,6 +28,26 @@ class Rollouts:
     log_probs: Tensor
     rewards: Tensor
 
+    def to_arrays(self) -> dict[str, Any]:
+        """A message between processes, of plain bytes: a tensor would travel as a descriptor that dies with its sender."""
+        return {
+            "version": self.version,
+            "questions": self.questions.numpy().astype(np.int8),
+            "answers": self.answers.numpy().astype(np.int8),
+            "log_probs": self.log_probs.numpy(),
+            "rewards": self.rewards.numpy(),
+        }
+
+    @classmethod
+    def from_arrays(cls, message: dict[str, Any]) -> Rollouts:
+        return cls(
+            version=message["version"],
+            questions=torch.from_numpy(message["questions"]).long(),
+            answers=torch.from_numpy(message["answers"]).long(),
+            log_probs=torch.from_numpy(message["log_probs"]),
+            rewards=torch.from_numpy(message["rewards"]),
+        )
+
 
 class RolloutSampler:
     """Draws questions from `pairs` and answers them; the order of both repeats with the seed."""
@@ -38,9 +60,7 @@ class RolloutSampler:
     def rollouts(self, model: Qwen3ForCausalLM, version: int) -> Rollouts:
         pairs = self._draw.sample(self._pairs, self._config.prompts)
         questions = encode_questions(pairs)
-        answers, log_probs = sample(
-            model, questions, samples=self._config.samples, temperature=1.0, generator=self._generator
-        )
+        answers, log_probs = sample(model, questions, samples=self._config.samples, temperature=1.0, generator=self._generator)
         repeated = [pair for pair in pairs for _ in range(self._config.samples)]
         rewards = rewards_of(repeated, answers)
         return Rollouts(version=version, questions=questions, answers=answers, log_probs=log_probs, rewards=rewards)

@@ -16,7 +16,6 @@ from trainer_integration.tiny_trainer.addition import Pair
 from trainer_integration.tiny_trainer.tokens import EOS, MAX_NEW_TOKENS, PAD, encode_questions, rewards_of
 
 
-@torch.no_grad()
 def sample(
     model: Qwen3ForCausalLM, questions: Tensor, *, samples: int, temperature: float, generator: torch.Generator | None = None
 ) -> tuple[Tensor, Tensor]:
@@ -24,19 +23,19 @@ def sample(
 
     Temperature 0 is greedy. After `<eos>` tokens are `<pad>` and log-probabilities 0.
     """
-    logits, cache = _prefill(model, questions, samples)
-    answers = torch.full((len(logits), MAX_NEW_TOKENS), PAD)
-    log_probs = torch.zeros(answers.shape)
-    alive = torch.ones(len(answers), dtype=torch.bool)
-    for position in range(MAX_NEW_TOKENS):
-        scores = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
-        token = torch.multinomial(scores.exp(), 1, generator=generator) if temperature else scores.argmax(-1, keepdim=True)
-        answers[:, position] = torch.where(alive, token[:, 0], PAD)
-        log_probs[:, position] = torch.where(alive, scores.gather(1, token)[:, 0], 0.0)
-        alive &= token[:, 0] != EOS
-        if position + 1 == MAX_NEW_TOKENS or not alive.any():
-            break
-        logits = model(token, cache=cache, use_cache=True).logits[:, -1]
+    with torch.no_grad():
+        logits, cache = _prefill(model, questions, samples)
+        answers = torch.full((len(logits), MAX_NEW_TOKENS), PAD)
+        log_probs = torch.zeros(answers.shape)
+        alive = torch.ones(len(answers), dtype=torch.bool)
+        for position in range(MAX_NEW_TOKENS):
+            token, log_prob = _choose(logits, temperature, generator)
+            answers[:, position] = torch.where(alive, token, PAD)
+            log_probs[:, position] = torch.where(alive, log_prob, 0.0)
+            alive &= token != EOS
+            if position + 1 == MAX_NEW_TOKENS or not alive.any():
+                break
+            logits = model(token[:, None], cache=cache, use_cache=True).logits[:, -1]
     return answers, log_probs
 
 
@@ -59,3 +58,9 @@ def _prefill(model: Qwen3ForCausalLM, questions: Tensor, samples: int) -> tuple[
     logits: Tensor = model(questions, cache=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
     cache.batch_repeat_interleave(samples)
     return logits.repeat_interleave(samples, dim=0), cache
+
+
+def _choose(logits: Tensor, temperature: float, generator: torch.Generator | None) -> tuple[Tensor, Tensor]:
+    scores = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
+    token = torch.multinomial(scores.exp(), 1, generator=generator) if temperature else scores.argmax(-1, keepdim=True)
+    return token[:, 0], scores.gather(1, token)[:, 0]

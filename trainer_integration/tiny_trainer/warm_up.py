@@ -15,7 +15,7 @@ from transformers import Qwen3ForCausalLM
 
 from trainer_integration.tiny_trainer.addition import Pair
 from trainer_integration.tiny_trainer.config import WarmUpConfig
-from trainer_integration.tiny_trainer.optimizer import build_optimizer, clipped_step
+from trainer_integration.tiny_trainer.optimizer import build_optimizer, clipped_step, set_learning_rate
 from trainer_integration.tiny_trainer.sampling import evaluate_exact
 from trainer_integration.tiny_trainer.tokens import MAX_NEW_TOKENS, encode_answers, encode_questions
 
@@ -34,8 +34,7 @@ def warm_up(
     draw = random.Random(seed)
     score = 0.0
     for step in range(1, config.max_steps + 1):
-        for group in optimizer.param_groups:
-            group["lr"] = config.learning_rate * min(1.0, step / config.ramp_steps)
+        set_learning_rate(optimizer, config.learning_rate * min(1.0, step / config.ramp_steps))
         loss = _teaching_loss(model, draw.sample(lessons, config.batch_size))
         clipped_step(model, optimizer, loss)
         if step % config.probe_every == 0 or step == config.max_steps:

@@ -44,9 +44,7 @@ class TensorSpec:
         return cls(tuple(tensor.shape), tensor.dtype)
 
 
-def read_checkpoint(
-    folder: Path, expected: Mapping[str, TensorSpec], tied: Mapping[str, str]
-) -> dict[str, torch.Tensor]:
+def read_checkpoint(folder: Path, expected: Mapping[str, TensorSpec], tied: Mapping[str, str]) -> dict[str, torch.Tensor]:
     """Every tensor of `expected`, in host memory; `tied` maps a name that may be there to the one it must repeat.
 
     Raises:
@@ -78,9 +76,7 @@ def _find_weight_files(folder: Path) -> list[Path]:
         return [folder / SINGLE_FILE]
     if (folder / INDEX_FILE).exists():
         return _shards(folder / INDEX_FILE)
-    raise SnapshotInvalid(
-        f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: save it as safetensors", subject=SINGLE_FILE
-    )
+    raise SnapshotInvalid(f"{folder} has neither {SINGLE_FILE} nor {INDEX_FILE}: save it as safetensors", subject=SINGLE_FILE)
 
 
 def _shards(index: Path) -> list[Path]:
@@ -119,9 +115,7 @@ def _load(path: Path) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def _check(
-    found: Mapping[str, TensorSpec], expected: Mapping[str, TensorSpec], tied: Mapping[str, str], folder: Path
-) -> None:
+def _check(found: Mapping[str, TensorSpec], expected: Mapping[str, TensorSpec], tied: Mapping[str, str], folder: Path) -> None:
     _refuse_any(expected.keys() - found.keys(), "is missing from", folder)
     _refuse_any(found.keys() - expected.keys() - tied.keys(), "is not one of this model's, but is in", folder)
     for name, spec in expected.items():

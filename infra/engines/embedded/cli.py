@@ -1,23 +1,18 @@
 """A start that can't succeed ends with exit code 2 and one line on stderr that names the remedy.
 
-Torch is imported only after the arguments are parsed and the tie to the parent is made, so an engine whose parent dies
-in the seconds of the import dies too.
+Torch is imported only after the arguments are parsed and the port is bound.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
 import os
-import signal
 import socket
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from infra.errors import PortInUse, SnapshotError
-
-PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,13 +25,10 @@ class Options:
     max_running_requests: int
     torch_threads: int
     served_model_name: str | None
-    die_with_parent: bool
 
 
 def main(arguments: Sequence[str]) -> int:
     options = parse_options(arguments)
-    if options.die_with_parent:
-        die_with_parent()
     os.environ.setdefault("OMP_NUM_THREADS", str(options.torch_threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     try:
@@ -59,7 +51,6 @@ def parse_options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--max-running-requests", type=_positive, default=64)
     parser.add_argument("--torch-threads", type=_positive, default=1)
     parser.add_argument("--served-model-name")
-    parser.add_argument("--die-with-parent", action="store_true", help="end when the thread that started it ends")
     parsed = parser.parse_args(arguments)
     return Options(**{field.name: getattr(parsed, field.name) for field in fields(Options)})
 
@@ -69,16 +60,6 @@ def _positive(text: str) -> int:
     if number < 1:
         raise argparse.ArgumentTypeError("must be at least 1")
     return number
-
-
-def die_with_parent() -> None:
-    """SIGKILL to this process when the *thread* that started it ends (prctl(2)); does nothing off Linux."""
-    if not sys.platform.startswith("linux"):
-        return
-    parent = os.getppid()
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
-    if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def bind(host: str, port: int) -> socket.socket:

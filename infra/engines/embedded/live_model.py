@@ -114,9 +114,7 @@ def _empty_model(path: str) -> Any:
         raise SnapshotMissing(f"no checkpoint folder {path}")
     try:
         config = AutoConfig.from_pretrained(path, trust_remote_code=False, local_files_only=True)
-        module = AutoModelForCausalLM.from_config(
-            config, dtype=config.dtype or torch.float32, trust_remote_code=False
-        ).eval()
+        module = AutoModelForCausalLM.from_config(config, dtype=config.dtype or torch.float32, trust_remote_code=False).eval()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise SnapshotInvalid(f"{path} is no causal language model: {_line(error)}", subject="config.json") from error
     for layer in DynamicCache(config=module.config).layers:

@@ -129,8 +129,7 @@ def _draw(probabilities: torch.Tensor, rows: Sequence[SamplingParams], randoms: 
     """Inverse transform over the sorted probabilities; top_k, top_p and min_p each keep a prefix of them."""
     ordered, ids = probabilities.double().sort(dim=-1, descending=True)
     top_k, top_p, min_p = (
-        torch.tensor([getattr(row, name) for row in rows], dtype=torch.float64)[:, None]
-        for name in ("top_k", "top_p", "min_p")
+        torch.tensor([getattr(row, name) for row in rows], dtype=torch.float64)[:, None] for name in ("top_k", "top_p", "min_p")
     )
     before = ordered.cumsum(dim=-1) - ordered
     kept = (torch.arange(ordered.shape[-1]) < top_k) & (before < top_p) & (ordered >= min_p * ordered[:, :1])

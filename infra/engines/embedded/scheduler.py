@@ -82,9 +82,7 @@ class Scheduler:
         """Finish every request in flight that `is_meant`; the number of them."""
         return self._call(lambda: self._abort(is_meant))
 
-    def swap(
-        self, weights: PreparedWeights, version: str | None, *, flush_cache: bool, abort_all: bool
-    ) -> Future[SwapOutcome]:
+    def swap(self, weights: PreparedWeights, version: str | None, *, flush_cache: bool, abort_all: bool) -> Future[SwapOutcome]:
         swap = _Swap(weights=weights, version=version, flush_cache=flush_cache)
         return self._post(lambda: self._enqueue_swap(swap, abort_all), swap.future)
 

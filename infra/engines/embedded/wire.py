@@ -108,8 +108,7 @@ def _max_new_tokens(asked: int | None, prompt_tokens: int, context_length: int) 
         )
     if asked is not None and asked > room:
         raise BadRequest(
-            f"{prompt_tokens} prompt tokens and max_new_tokens={asked} are more than "
-            f"the context length of {context_length}"
+            f"{prompt_tokens} prompt tokens and max_new_tokens={asked} are more than the context length of {context_length}"
         )
     return min(DEFAULT_MAX_NEW_TOKENS, room) if asked is None else asked
 
@@ -126,9 +125,7 @@ def render(generation: Generation) -> dict[str, Any]:
         "completion_tokens": len(generation.output_ids),
         "cached_tokens": 0,
         "weight_version": served.version,
-        "weight_versions": [
-            {"version": span.version, "start": span.start, "end": span.end} for span in generation.spans
-        ],
+        "weight_versions": [{"version": span.version, "start": span.start, "end": span.end} for span in generation.spans],
         "num_retractions": generation.retractions,
         "e2e_latency": generation.finished_at - generation.started_at,
     }

@@ -1,0 +1,223 @@
+"""The `pinpoint` command. Bad input is one line that names the thing and the remedy, and exit code 2; never a traceback."""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from typer.exceptions import TyperException
+
+from flows.terminal import curve, error_line, scores
+from infra.config import Settings, load_settings, load_suite
+from infra.errors import ConfigError, PinpointError
+from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SnapshotSource, Suite
+from infra.presentation import history_key
+from infra.records import find, history, next_attempt, runs
+from infra.snapshot import validate
+from infra.store import Store
+from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
+from trainer_integration.submit import InFlight, Submitter
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Evaluate the snapshots of a model while it is being trained, and prove which weights were measured.",
+)
+out, err = Console(), Console(stderr=True)
+FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+
+SettingsOption = Annotated[Path | None, typer.Option("--settings", help="YAML file with settings (docs/settings.md)")]
+StoreOption = Annotated[str | None, typer.Option("--store", help="object store: file:///folder or s3://bucket/prefix")]
+PortOption = Annotated[int | None, typer.Option("--port", help="port of the Prefect server; default 4200, or any free one")]
+
+
+@app.command()
+def demo(
+    run: Annotated[str | None, typer.Option(help="name of the run; default: made of date and time")] = None,
+    steps: Annotated[int, typer.Option(min=1, help="RL steps after the warm-up")] = 100,
+    every: Annotated[int, typer.Option(min=1, help="steps between points")] = 20,
+    seed: Annotated[int, typer.Option(help="of the model, the data and the rollouts")] = 0,
+    small: Annotated[bool, typer.Option("--small", help="a model too small to learn: a quick run of the same path")] = False,
+    exit_: Annotated[bool, typer.Option("--exit", help="end when done, instead of showing the UI until Ctrl-C")] = False,
+    port: PortOption = None,
+    store: StoreOption = None,
+    settings_file: SettingsOption = None,
+) -> None:
+    """Train a tiny model by asynchronous RL and evaluate it on the way, for real, on this machine."""
+    from flows.demo import DemoOptions, new_run_name, run_demo, sweep
+    from flows.stack import stack_of
+
+    settings = _settings(settings_file, store)
+    run = run or new_run_name()
+    options = DemoOptions(run=run, steps=steps, every=every, seed=seed, small=small, problems=40 if small else 400)
+    owned = True
+    try:
+        with ExitStack() as started:
+            with out.status("Starting Prefect, Ray and the runner of flows ..."):
+                stack = started.enter_context(stack_of(settings, port=port))
+            owned = stack.owned
+            out.print(f"Prefect UI: {stack.ui_url}   run: {run}", soft_wrap=True)
+            run_demo(options, settings, stack, out)
+            out.print(curve(run, history(Store(settings.store), run)))
+            out.print(f"History in the UI: {stack.ui_url}/v2/artifacts/key/{history_key(run)}", soft_wrap=True)
+            out.print(f"Later: `pinpoint history {run}`, and `pinpoint up` for the UI.", soft_wrap=True)
+            if sys.stdin.isatty() and not exit_:
+                out.print("The UI stays up until Ctrl-C.")
+                signal.pause()
+    finally:
+        if owned:
+            sweep(run, settings)
+
+
+@app.command()
+def up(port: PortOption = None, store: StoreOption = None, settings_file: SettingsOption = None) -> None:
+    """Run Prefect, Ray and the runner of flows on this machine until Ctrl-C."""
+    from flows.stack import stack_of
+
+    settings = _settings(settings_file, store)
+    with ExitStack() as started:
+        with out.status("Starting Prefect, Ray and the runner of flows ..."):
+            stack = started.enter_context(stack_of(settings, port=port))
+        if not stack.owned:
+            raise ConfigError(f"a stack runs already for {settings.home}: its UI is at {stack.ui_url}")
+        out.print(f"Prefect UI: {stack.ui_url}   Ray: {stack.ray_address}   store: {settings.store}", soft_wrap=True)
+        out.print("Until Ctrl-C.")
+        signal.pause()
+
+
+@app.command()
+def evaluate(
+    checkpoint: Annotated[Path, typer.Argument(help="folder in Hugging Face layout; it is never changed or deleted")],
+    suite: Annotated[Path, typer.Option(help="YAML file: what to measure")],
+    run: Annotated[str | None, typer.Option(help="run that the point belongs to; default: the folder's name")] = None,
+    step: Annotated[int | None, typer.Option(min=0, help="step of the point; default: the number in the folder's name")] = None,
+    port: PortOption = None,
+    store: StoreOption = None,
+    settings_file: SettingsOption = None,
+) -> None:
+    """Evaluate one checkpoint."""
+    from flows.stack import stack_of
+
+    settings = _settings(settings_file, store)
+    loaded = load_suite(suite)
+    _check_problems(loaded)
+    validate(checkpoint)
+    request = _request_for(checkpoint.resolve(), loaded, settings, run, step)
+    with ExitStack() as started:
+        with out.status("Starting Prefect and Ray ..."):
+            stack = started.enter_context(stack_of(settings, port=port))
+        with out.status(f"Evaluating {request.point.name} ..."):
+            _evaluate(request, settings, stack.prefect_api_url)
+    record = find(Store(settings.store), request.point, loaded.name)
+    if isinstance(record, EvalReport):
+        out.print(scores(record))
+        out.print(f"History: `pinpoint history {request.point.run}`; in the UI of `pinpoint up` under {stack.ui_url}")
+        return
+    message = f"{record.reason}: {record.message}" if isinstance(record, SkippedPoint) else "no record was written"
+    error_line(err, f"{request.point.name} was skipped, {message}")
+    raise typer.Exit(FAILED)
+
+
+@app.command(name="history")
+def show_history(
+    run: Annotated[str | None, typer.Argument(help="without it, the runs are listed")] = None,
+    store: StoreOption = None,
+    settings_file: SettingsOption = None,
+) -> None:
+    """Show the evaluation history of a run."""
+    opened = Store(_settings(settings_file, store).store)
+    known = runs(opened)
+    if run is None:
+        out.print("\n".join(known) or f"no runs yet in {opened.url}", soft_wrap=True, highlight=False)
+        return
+    if run not in known:
+        raise ConfigError(f"no run {run!r} in {opened.url}; runs there: {', '.join(known) or 'none'}")
+    out.print(curve(run, history(opened, run)))
+
+
+def main() -> None:
+    """Entry point: maps errors to exit codes, and lets Ctrl-C and SIGTERM unwind everything exactly once."""
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
+    with _unwinding_once():
+        try:
+            app(standalone_mode=False)
+        except PinpointError as error:
+            error_line(err, str(error))
+            sys.exit(BAD_INPUT)
+        except (KeyboardInterrupt, typer.Abort):
+            sys.exit(INTERRUPTED)
+        except typer.Exit as end:
+            sys.exit(end.exit_code)
+        except TyperException as error:
+            error_line(err, f"{error.format_message()} `pinpoint --help` lists what there is.")
+            sys.exit(BAD_INPUT)
+
+
+@contextmanager
+def _unwinding_once() -> Iterator[None]:
+    """The first SIGINT or SIGTERM ends the work; later ones can't break the clean-up that follows."""
+    stopping = threading.Event()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if not stopping.is_set():
+            stopping.set()
+            err.print("Stopping what was started ...")
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    signal.signal(signal.SIGINT, stop)
+    signal.signal(signal.SIGTERM, stop)
+    yield
+
+
+def _settings(file: Path | None, store: str | None) -> Settings:
+    """The settings, with a store that has been written to: an unusable one is found before anything is started."""
+    settings = load_settings(file, store_url=store)
+    settings.export_s3()
+    Store(settings.store).check()
+    return settings
+
+
+def _check_problems(suite: Suite) -> None:
+    from infra.datasets import load_problems
+
+    for dataset in suite.datasets:
+        load_problems(dataset)
+
+
+def _request_for(checkpoint: Path, suite: Suite, settings: Settings, run: str | None, step: int | None) -> EvalRequest:
+    name = run or re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint.name).strip("-._") or "checkpoint"
+    number = re.search(r"(\d+)$", checkpoint.name)
+    point = EvalPoint(
+        run=name,
+        step=step if step is not None else int(number.group(1)) if number else 0,
+        attempt=next_attempt(Store(settings.store), name),
+    )
+    return EvalRequest(
+        point=point,
+        source=SnapshotSource(path=str(checkpoint), staged=False),
+        suite=suite,
+        fleet=settings.fleet,
+        store_url=settings.store,
+    )
+
+
+def _evaluate(request: EvalRequest, settings: Settings, api_url: str) -> bool:
+    """Submits the point as a trainer would, and waits for its record; False if it has none by its deadline."""
+    submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), Store(request.store_url), api_url)
+    try:
+        watched = InFlight.of(request)
+        submitter.submit(Delivery.of(request, DEPLOYMENT), watched)
+        return submitter.drained(request.deadline_s)
+    finally:
+        submitter.close()

@@ -1,0 +1,164 @@
+"""The main job on one machine: a model that really learns, and the curve of it, each point of which proves its weights.
+
+Whatever ends the demo, nothing that it started is left: no process, no snapshot, no Ray session. A point that had no report
+by then has a record that says why.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from flows.stack import Stack
+from infra.config import Settings
+from infra.errors import PinpointError
+from infra.model import EvalPoint, SkippedPoint
+from infra.processes import fated, stop
+from infra.records import commit, now
+from infra.snapshot import SNAPSHOTS
+from infra.store import Store
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """`small` trains a model too small to learn, for a quick run of the same path."""
+
+    run: str
+    steps: int = 100
+    every: int = 20
+    seed: int = 0
+    problems: int = 400
+    small: bool = False
+
+
+@dataclass(slots=True)
+class Told:
+    """What the trainer has said so far."""
+
+    dispatched: list[dict[str, Any]] = field(default_factory=list)
+    error: str | None = None
+
+
+def run_demo(options: DemoOptions, settings: Settings, stack: Stack, console: Console) -> None:
+    """Trains and evaluates until every point has its record. Raises PinpointError if the trainer fails."""
+    told = Told()
+    folder = settings.home.expanduser() / "demo" / options.run
+    try:
+        with _trainer(options, folder, stack.logs / "trainer.log") as process, _bars(console) as progress:
+            follow(process, told, Bars(progress))
+            code = process.wait()
+        if told.error or code != 0:
+            raise PinpointError(told.error or f"the trainer ended with code {code}; see {stack.logs / 'trainer.log'}")
+    except BaseException:
+        _leave_records(options, told, Store(settings.store))
+        raise
+
+
+def sweep(run: str, settings: Settings) -> None:
+    """After all processes have ended: what the run's points owned is gone, and nothing is left to deliver for it."""
+    Store(settings.store).delete(f"{SNAPSHOTS}/{run}")
+    shutil.rmtree(settings.staging_dir / "staged" / run, ignore_errors=True)
+    for file in (settings.home.expanduser() / "outbox").glob("*.json"):
+        if json.loads(file.read_text())["idempotency_key"].startswith(f"evaluate/{run}/"):
+            file.unlink()
+
+
+def follow(process: subprocess.Popen[bytes], told: Told, bars: Bars) -> None:
+    """Reads the trainer's JSON lines to their end."""
+    for line in process.stdout or ():
+        event = json.loads(line)
+        match event.pop("event"):
+            case "progress":
+                bars.advance(event)
+            case "dispatched":
+                told.dispatched.append(event)
+                bars.dispatched(event)
+            case "record":
+                bars.recorded(event)
+            case "trained":
+                bars.trained()
+            case "error":
+                told.error = event["message"]
+
+
+class Bars:
+    """Progress of both phases of training, and a line for each point as it comes back."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.tasks: dict[str, TaskID] = {}
+
+    def advance(self, event: dict[str, Any]) -> None:
+        phase = event["phase"]
+        name, measure = ("warm-up", "exact match") if phase == "warm_up" else ("RL", "reward")
+        if phase not in self.tasks:
+            self.tasks[phase] = self.progress.add_task(name, total=event["total"])
+        if phase == "reinforcement" and "warm_up" in self.tasks:
+            self.progress.update(self.tasks["warm_up"], total=self.progress.tasks[0].completed)
+        note = "" if event["score"] is None else f"{measure} {event['score']:.2f}"
+        self.progress.update(self.tasks[phase], completed=event["step"], description=f"{name:8}", note=note)
+
+    def dispatched(self, event: dict[str, Any]) -> None:
+        if event["skipped"]:
+            self.progress.console.print(f"  step {event['step']:>4}  skipped: {event['skipped']}")
+
+    def recorded(self, event: dict[str, Any]) -> None:
+        scores = ", ".join(f"{name} {score:.3f}" for name, score in event["scores"].items() if score is not None)
+        self.progress.console.print(f"  step {event['step']:>4}  {scores or 'skipped'}")
+
+    def trained(self) -> None:
+        self.progress.add_task("waiting for the last points", total=None)
+
+
+@contextmanager
+def _bars(console: Console) -> Iterator[Progress]:
+    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:.0f}"))
+    with Progress(*columns, TimeElapsedColumn(), TextColumn("{task.fields[note]}"), console=console) as progress:
+        original = progress.add_task
+        progress.add_task = lambda *a, **k: original(*a, **{"note": "", **k})  # type: ignore[method-assign]
+        yield progress
+
+
+@contextmanager
+def _trainer(options: DemoOptions, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "trainer_integration.tiny_trainer", "--run", options.run, "--folder", str(folder)]
+    command += ["--steps", str(options.steps), "--every", str(options.every), "--seed", str(options.seed)]
+    command += ["--problems", str(options.problems), *(["--small"] if options.small else [])]
+    with log.open("ab") as errors:
+        process = subprocess.Popen(fated(command), stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+    try:
+        yield process
+    finally:
+        stop(process)
+
+
+def _leave_records(options: DemoOptions, told: Told, store: Store) -> None:
+    """Every point that was dispatched and has no record yet gets one: it was stopped."""
+    for event in told.dispatched:
+        skipped = SkippedPoint(
+            point=EvalPoint(run=options.run, step=event["step"], attempt=event["attempt"]),
+            suite=event["suite"],
+            reason="crashed",
+            message="the demo was stopped before this point had its report",
+            export_time_seconds=event["export_time_seconds"],
+            finished_at=now(),
+        )
+        commit(store, skipped)
+
+
+def new_run_name() -> str:
+    return time.strftime("demo-%Y%m%d-%H%M%S")

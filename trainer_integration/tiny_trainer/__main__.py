@@ -1,0 +1,128 @@
+"""The tiny trainer as its own process, the way a real one runs; what happens in it is told as JSON lines on stdout.
+
+Interrupted or not, it imports nothing of Prefect and Ray: evaluation is asked for through the dispatcher alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import logging
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from infra.config import load_settings
+from infra.errors import PinpointError
+from infra.model import EvalReport
+from trainer_integration.dispatcher import Dispatched, DispatchSettings, EvalDispatcher
+from trainer_integration.export import HuggingFaceExporter
+from trainer_integration.tiny_trainer.addition import split
+from trainer_integration.tiny_trainer.config import StepInfo, TrainConfig
+from trainer_integration.tiny_trainer.suite import pairs_of, reasoning_gym_dataset, write_suite
+
+
+class Trainer:
+    """Connects the training loop, which knows nothing of evaluation, with the dispatcher."""
+
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self.arguments = arguments
+        gym = reasoning_gym_dataset(arguments.problems, seed=arguments.seed)
+        excluded = pairs_of(gym)
+        make = TrainConfig.small if arguments.small else TrainConfig
+        config = make(seed=arguments.seed, steps=arguments.steps)
+        self.config = _with(config, excluded=excluded)
+        _, held_out = split(arguments.seed, held_out=self.config.held_out, excluded=excluded)
+        suite = write_suite(Path(arguments.folder), held_out[: arguments.problems], gym)
+        self.dispatch = DispatchSettings(
+            run=arguments.run, suite=suite, every=arguments.every, max_in_flight=2, overflow_policy=arguments.overflow_policy
+        )
+        self.dispatcher: EvalDispatcher | None = None
+        self.told = 0
+
+    def on_step(self, info: StepInfo) -> None:
+        if self.dispatcher is None:
+            export = HuggingFaceExporter(info.model, info.tokenizer)
+            self.dispatcher = EvalDispatcher(self.dispatch, load_settings(), export)
+        if info.step == 0:
+            done = self.dispatcher.baseline()
+        else:
+            done = self.dispatcher.on_step(info.step, final=info.final)
+        if done is not None:
+            tell("dispatched", **_dispatched(done))
+        self.tell_records()
+
+    def tell_records(self) -> None:
+        records = self.dispatcher.records if self.dispatcher else []
+        for record in records[self.told :]:
+            scores = {}
+            if isinstance(record, EvalReport):
+                scores = {r.dataset: r.score.mean if r.score else None for r in record.results}
+            tell("record", step=record.point.step, kind=record.kind, scores=scores)
+        self.told = len(records)
+
+    def finish(self) -> None:
+        """Training is over; the last points may not be."""
+        if self.dispatcher is None:
+            return
+        deadline = time.monotonic() + self.arguments.drain_s
+        while not self.dispatcher.drain(0.5) and time.monotonic() < deadline:
+            self.tell_records()
+        self.tell_records()
+        self.dispatcher.close()
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    from trainer_integration.tiny_trainer.loop import train
+
+    try:
+        trainer = Trainer(_arguments())
+        train(trainer.config, trainer.on_step, lambda progress: tell("progress", **asdict(progress)))
+        tell("trained")
+        trainer.finish()
+    except PinpointError as error:
+        tell("error", message=str(error))
+        return 2
+    return 0
+
+
+def tell(event: str, **data: Any) -> None:
+    print(json.dumps({"event": event, **data}), flush=True)
+
+
+def _dispatched(done: Dispatched) -> dict[str, Any]:
+    return {
+        "step": done.point.step,
+        "attempt": done.point.attempt,
+        "suite": "addition",
+        "export_time_seconds": done.export_time_seconds,
+        "waited_seconds": done.waited_seconds,
+        "skipped": done.skipped,
+    }
+
+
+def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
+    from dataclasses import replace
+
+    return replace(config, **changes)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m trainer_integration.tiny_trainer", description=__doc__)
+    parser.add_argument("--run", required=True)
+    parser.add_argument("--folder", required=True, help="where the held-out problems are written")
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--every", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--problems", type=int, default=400, help="prompts of each dataset")
+    parser.add_argument("--overflow-policy", choices=("backpressure", "skip"), default="backpressure")
+    parser.add_argument("--drain-s", type=float, default=300.0)
+    parser.add_argument("--small", action="store_true")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

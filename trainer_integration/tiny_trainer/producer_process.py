@@ -1,0 +1,86 @@
+"""The inside of the producer process: wait for a free slot, take the newest weights, sample, send, again."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.synchronize import Event, Semaphore
+from typing import Any
+
+import torch
+from transformers import Qwen3Config, Qwen3ForCausalLM
+
+from trainer_integration.tiny_trainer.addition import Pair
+from trainer_integration.tiny_trainer.config import RolloutConfig
+from trainer_integration.tiny_trainer.rollouts import RolloutSampler
+from trainer_integration.tiny_trainer.shared_weights import NEVER, SharedWeights
+
+POLL_S = 0.05
+_PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Crash:
+    """Sent in place of rollouts by a producer that failed."""
+
+    summary: str
+    traceback: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerJob:
+    """All that the process is given. `slots` are the batches it may still be ahead; the trainer gives one back a batch."""
+
+    model_config: dict[str, Any]
+    pairs: tuple[Pair, ...]
+    config: RolloutConfig
+    seed: int
+    weights: SharedWeights
+    sender: Connection[Any, Any]
+    slots: Semaphore
+    stopping: Event
+    parent: int
+
+
+def produce(job: ProducerJob) -> None:
+    """The target of the process. Returns when it was stopped or its parent is gone."""
+    _die_with(job.parent)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the trainer reacts, and stops us
+    try:
+        _produce(job)
+    except (BrokenPipeError, ConnectionResetError):
+        pass  # the trainer closed its end: it is done with us
+    except Exception as error:  # noqa: BLE001 - raised again in the trainer
+        job.sender.send(Crash(summary=f"{type(error).__name__}: {error}", traceback=traceback.format_exc()))
+
+
+def _produce(job: ProducerJob) -> None:
+    torch.set_num_threads(1)
+    model = Qwen3ForCausalLM(Qwen3Config.from_dict(job.model_config)).float()
+    sampler = RolloutSampler(job.pairs, job.config, job.seed)
+    version = NEVER
+    while not _done(job):
+        version = job.weights.load_newer(model, version)
+        if version == NEVER:
+            time.sleep(POLL_S)
+        elif job.slots.acquire(timeout=POLL_S * 4):
+            version = job.weights.load_newer(model, version)
+            job.sender.send(sampler.rollouts(model, version).to_arrays())
+
+
+def _done(job: ProducerJob) -> bool:
+    return job.stopping.is_set() or os.getppid() != job.parent
+
+
+def _die_with(parent: int) -> None:
+    """SIGKILL for this process when its parent dies, whatever it is doing then. Elsewhere than on Linux `_done` must do."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(1)
