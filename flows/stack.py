@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,7 @@ HOST = "127.0.0.1"
 ANNOUNCEMENT = "stack.json"
 PREFECT_PORT = 4200
 SERVER_TIMEOUT_S = 180.0
+RAY_TIMEOUT_S = 90.0
 RUNNER_TIMEOUT_S = 90.0
 PROBE_TIMEOUT_S = 3.0
 PREFECT_ENVIRONMENT = {
@@ -39,6 +40,7 @@ PREFECT_ENVIRONMENT = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_RUNNER_POLL_FREQUENCY": "1",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,tasks,infra",
+    "PREFECT_LOGGING_ROOT_LEVEL": "INFO",  # else the extra loggers pass on warnings only
     "PREFECT_CLI_PROMPT": "false",
 }
 
@@ -74,7 +76,7 @@ def local_stack(settings: Settings, *, port: int | None = None, runner: bool = T
         api = settings.prefect_api_url or started.enter_context(_prefect_server(home, logs, port))
         os.environ.update(PREFECT_API_URL=api, PINPOINT_PREFECT_API_URL=api)
         check_prefect(api)
-        ray_address = settings.ray_address or started.enter_context(_ray())
+        ray_address = settings.ray_address or started.enter_context(_ray(logs))
         os.environ["PINPOINT_RAY_ADDRESS"] = ray_address
         if runner:
             started.enter_context(_runner(api, logs))
@@ -134,28 +136,20 @@ def _usable_port(port: int | None) -> int:
 
 
 @contextmanager
-def _ray() -> Iterator[str]:
-    """A Ray cluster of this machine alone, with a session folder and token of its own that go with it."""
+def _ray(logs: Path) -> Iterator[str]:
+    """A Ray cluster with a session folder and token of its own that go with it; gives its address."""
     folder = Path(tempfile.mkdtemp(prefix="pinpoint-ray-", dir="/tmp"))  # short: Ray makes socket paths below it
-    token = folder / "token"
+    token, address, log = folder / "token", folder / "address", logs / "ray.log"
     token.touch(mode=0o600)
     token.write_text(secrets.token_hex(32))
     os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=str(token), RAY_USAGE_STATS_ENABLED="0")
     os.environ["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] = "0"
-    import ray
-
+    process = start([sys.executable, "-m", "flows.ray_node", str(folder)], log, {})
     try:
-        context = ray.init(
-            namespace="pinpoint",
-            include_dashboard=False,
-            log_to_driver=False,
-            logging_level="ERROR",
-            _temp_dir=str(folder),
-            _node_ip_address=HOST,
-        )
-        yield str(context.address_info["gcs_address"])
+        _wait(process, address.exists, RAY_TIMEOUT_S, "Ray", "this machine", log)
+        yield address.read_text()
     finally:
-        ray.shutdown()
+        stop(process)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -178,10 +172,12 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _wait(process: subprocess.Popen[bytes], ready: object, timeout_s: float, name: str, where: str, log: Path) -> None:
+def _wait(
+    process: subprocess.Popen[bytes], ready: Callable[[], bool], timeout_s: float, name: str, where: str, log: Path
+) -> None:
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline and process.poll() is None:
-        if callable(ready) and ready():
+        if ready():
             return
         time.sleep(0.1)
     last = " ".join(log.read_text(errors="replace").split())[-400:]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from infra.model import EvalReport, SkippedPoint
 from infra.presentation import history_rows, plain, score_rows
+
+_NARROW = ("dataset", "score [95% interval]", "prompts", "samples", "coverage", "truncated")
 
 
 def curve(run: str, records: Sequence[EvalReport | SkippedPoint]) -> Table:
@@ -19,7 +22,8 @@ def curve(run: str, records: Sequence[EvalReport | SkippedPoint]) -> Table:
 
 def scores(report: EvalReport) -> Table:
     """One row a dataset."""
-    return _table(report.point.name, score_rows(report))
+    rows = [{key: row[key] for key in _NARROW} for row in score_rows(report)]
+    return _table(f"{report.point.name}, weights {report.weight_version}", rows)
 
 
 def error_line(console: Console, message: str) -> None:
@@ -31,9 +35,10 @@ def plain_long(message: str) -> str:
 
 
 def _table(title: str, rows: Sequence[dict[str, str]] | Sequence[dict[str, str | int]]) -> Table:
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for column in rows[0] if rows else ():
-        table.add_column(column, overflow="fold", justify="left" if column == "skipped" else "right")
+        text = column in ("skipped", "dataset")
+        table.add_column(column, no_wrap=column != "skipped", overflow="fold", justify="left" if text else "right")
     for row in rows:
         table.add_row(*(Text(plain(str(cell))) for cell in row.values()))
     return table

@@ -6,6 +6,7 @@ Sources: JSONL files, and the procedural families of the `reasoning-gym` package
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -95,12 +96,28 @@ def _problem(spec: DatasetSpec, row: dict[str, object], path: str, number: int) 
 
 
 def _prompt(spec: DatasetSpec, row: dict[str, Any], path: str, number: int) -> str:
-    if spec.prompt_template is not None:
-        try:
-            return spec.prompt_template.format(**row)
-        except (KeyError, IndexError, AttributeError, ValueError) as error:
-            message = f"does not fill prompt_template {spec.prompt_template!r}: {error!r}; its keys: {', '.join(row)}"
-            raise DatasetError(message, path=path, line=number) from None
+    if spec.prompt_template is None:
+        return _text(spec, row, path, number)
+    fields = {**row, **_captured(spec, row, path, number)}
+    try:
+        return spec.prompt_template.format(**fields)
+    except (KeyError, IndexError, AttributeError, ValueError) as error:
+        message = f"does not fill prompt_template {spec.prompt_template!r}: {error!r}; its keys: {', '.join(fields)}"
+        raise DatasetError(message, path=path, line=number) from None
+
+
+def _captured(spec: DatasetSpec, row: dict[str, Any], path: str, number: int) -> dict[str, str]:
+    """The named groups that `prompt_pattern` finds in the row's prompt."""
+    if spec.prompt_pattern is None:
+        return {}
+    found = re.search(spec.prompt_pattern, text := _text(spec, row, path, number))
+    if found is None:
+        message = f"prompt_pattern {spec.prompt_pattern!r} is not found in {text[:80]!r}"
+        raise DatasetError(message, path=path, line=number)
+    return found.groupdict(default="")
+
+
+def _text(spec: DatasetSpec, row: dict[str, Any], path: str, number: int) -> str:
     prompt = row.get(spec.prompt_key)
     if not isinstance(prompt, str):
         raise DatasetError(f"has no text in {spec.prompt_key!r}; its keys: {', '.join(row)}", path=path, line=number)

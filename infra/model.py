@@ -268,6 +268,9 @@ class DatasetSpec(BaseModel):
     source: str | ReasoningGymSource = Field(description="JSONL file (relative to the suite file), or a reasoning-gym family")
     prompt_key: str = "prompt"
     answer_key: str = "answer"
+    prompt_pattern: str | None = Field(
+        default=None, description="regex found in the row's prompt; its named groups are fields of prompt_template too"
+    )
     prompt_template: str | None = Field(default=None, description="Python format string over the row's fields")
     apply_chat_template: bool = Field(default=False, description="render the prompt with the snapshot's chat template")
     answer_pattern: str | None = Field(default=None, description="regex; group 1, or the match, is the answer to grade")
@@ -276,7 +279,7 @@ class DatasetSpec(BaseModel):
     limit: int | None = Field(default=None, ge=1, description="use only the first so many rows")
     sampling: Sampling = Sampling()
 
-    @field_validator("answer_pattern")
+    @field_validator("answer_pattern", "prompt_pattern")
     @classmethod
     def _compiles(cls, pattern: str | None) -> str | None:
         if pattern is not None:
@@ -287,9 +290,11 @@ class DatasetSpec(BaseModel):
         return pattern
 
     @model_validator(mode="after")
-    def _grader_fits_source(self) -> Self:
+    def _fields_fit_together(self) -> Self:
         if self.grader == "reasoning_gym" and isinstance(self.source, str):
             raise ValueError("grader 'reasoning_gym' needs a reasoning_gym source")
+        if self.prompt_pattern is not None and self.prompt_template is None:
+            raise ValueError("prompt_pattern needs a prompt_template that uses its named groups")
         return self
 
 

@@ -62,8 +62,8 @@ def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str,
         if isinstance(record, EvalReport):
             scores = {result.dataset: score_text(result) for result in record.results}
         row.update({name: scores.get(name, "–") for name in datasets})
-        row["lag (steps)"] = str(record.lag_steps) if isinstance(record, EvalReport) else "–"
-        row["export (s)"] = f"{record.export_time_seconds:.3f}"
+        row["lag"] = str(record.lag_steps) if isinstance(record, EvalReport) else "–"
+        row["export s"] = f"{record.export_time_seconds:.3f}"
         row["skipped"] = plain(f"{record.reason}: {record.message}") if isinstance(record, SkippedPoint) else ""
         rows.append(row)
     return rows

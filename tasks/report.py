@@ -46,6 +46,7 @@ async def report(
     manifest = pinned.snapshot.manifest
     if isinstance(record, EvalReport):
         await acreate_table_artifact(score_rows(record), description=f"Scores of {point.name}")
-        await acreate_markdown_artifact(report_markdown(record, len(manifest.files), manifest.n_bytes))
+        markdown = report_markdown(record, len(manifest.files), manifest.n_bytes)
+        await acreate_markdown_artifact(markdown, description=f"Report of {point.name}")
     await show_history(store, point.run)
     return made

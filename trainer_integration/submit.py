@@ -123,7 +123,7 @@ class Submitter:
                 for key, flight in list(self._in_flight.items()):
                     self._look_after(key, flight)
         except (httpx.HTTPError, StoreError) as error:
-            logger.warning("pinpoint: will try again in %.1f s: %s: %s", self._pause_s, type(error).__name__, error)
+            logger.warning("pinpoint: will try again in %.1f s: %s: %s", self._pause_s, type(error).__name__, str(error).split("\n")[0])
             self._backoff()
         else:
             self._pause_s = FIRST_PAUSE_S

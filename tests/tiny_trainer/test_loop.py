@@ -66,5 +66,5 @@ def test_training_raises_the_score_on_pairs_it_never_saw() -> None:
             scores[info.step] = evaluate_exact(info.model, held_out)
 
     train(config, measure)
-    assert scores[config.steps] >= min(0.7, scores[0] + 0.15)
     assert scores[config.steps] > scores[0]
+    assert scores[config.steps] >= 0.7
