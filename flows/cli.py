@@ -45,10 +45,13 @@ PortOption = Annotated[int | None, typer.Option("--port", help="port of the Pref
 @app.command()
 def demo(
     run: Annotated[str | None, typer.Option(help="name of the run; default: made of date and time")] = None,
-    steps: Annotated[int, typer.Option(min=1, help="RL steps after the warm-up")] = 100,
+    steps: Annotated[int, typer.Option(min=1, help="RL steps after the warm-up")] = 120,
     every: Annotated[int, typer.Option(min=1, help="steps between points")] = 20,
     seed: Annotated[int, typer.Option(help="of the model, the data and the rollouts")] = 0,
     small: Annotated[bool, typer.Option("--small", help="a model too small to learn: a quick run of the same path")] = False,
+    keep_checkpoints: Annotated[
+        Path | None, typer.Option(help="folder in which the model is saved at each point, for `pinpoint evaluate`")
+    ] = None,
     exit_: Annotated[bool, typer.Option("--exit", help="end when done, instead of showing the UI until Ctrl-C")] = False,
     port: PortOption = None,
     store: StoreOption = None,
@@ -60,7 +63,15 @@ def demo(
 
     settings = _settings(settings_file, store)
     run = run or new_run_name()
-    options = DemoOptions(run=run, steps=steps, every=every, seed=seed, small=small, problems=40 if small else 400)
+    options = DemoOptions(
+        run=run,
+        steps=steps,
+        every=every,
+        seed=seed,
+        small=small,
+        problems=40 if small else 400,
+        keep_checkpoints=keep_checkpoints,
+    )
     owned = True
     try:
         with ExitStack() as started:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 import subprocess
 import sys
@@ -38,11 +39,12 @@ class DemoOptions:
     """`small` trains a model too small to learn, for a quick run of the same path."""
 
     run: str
-    steps: int = 100
+    steps: int = 120
     every: int = 20
     seed: int = 0
     problems: int = 400
     small: bool = False
+    keep_checkpoints: Path | None = None
 
 
 @dataclass(slots=True)
@@ -58,7 +60,7 @@ def run_demo(options: DemoOptions, settings: Settings, stack: Stack, console: Co
     told = Told()
     folder = settings.home.expanduser() / "demo" / options.run
     try:
-        with _trainer(options, folder, stack.logs / "trainer.log") as process, _bars(console) as progress:
+        with _trainer(options, settings, folder, stack.logs / "trainer.log") as process, _bars(console) as progress:
             follow(process, told, Bars(progress))
             code = process.wait()
         if told.error or code != 0:
@@ -134,12 +136,17 @@ def _bars(console: Console) -> Iterator[Progress]:
 
 
 @contextmanager
-def _trainer(options: DemoOptions, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def _trainer(options: DemoOptions, settings: Settings, folder: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     command = [sys.executable, "-m", "trainer_integration.tiny_trainer", "--run", options.run, "--folder", str(folder)]
     command += ["--steps", str(options.steps), "--every", str(options.every), "--seed", str(options.seed)]
     command += ["--problems", str(options.problems), *(["--small"] if options.small else [])]
+    if options.keep_checkpoints:
+        command += ["--keep-checkpoints", str(options.keep_checkpoints)]
+    where = {"PINPOINT_STORE_URL": settings.store, "PINPOINT_FLEET": settings.fleet.model_dump_json()}
     with log.open("ab") as errors:
-        process = subprocess.Popen(fated(command), stdout=subprocess.PIPE, stderr=errors, start_new_session=True)
+        process = subprocess.Popen(
+            fated(command), stdout=subprocess.PIPE, stderr=errors, start_new_session=True, env={**os.environ, **where}
+        )
     try:
         yield process
     finally:

@@ -73,8 +73,15 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
             continue
         if variable not in known:
             raise UnknownKey(variable, where="the environment", known=[*known, SETTINGS_FILE_VARIABLE])
-        values[known[variable]] = yaml.safe_load(value) if known[variable] == "fleet" else value
+        values[known[variable]] = _json(variable, value) if known[variable] == "fleet" else value
     return values
+
+
+def _json(variable: str, value: str) -> Any:
+    try:
+        return yaml.safe_load(value)  # YAML holds JSON
+    except yaml.YAMLError:
+        raise ConfigError(f"{variable} is not JSON: {value!r:.80}") from None
 
 
 def load_suite(path: str | Path) -> Suite:
@@ -101,6 +108,8 @@ def _dataset(path: Path, defaults: dict[str, Any], entry: Any) -> DatasetSpec:
     where = f"{path}, dataset {entry.get('name', '?')!r}"
     for mapping, place in ((defaults, f"{path}, defaults"), (entry, where)):
         _refuse_unknown(mapping, DatasetSpec, where=place)
+        if not isinstance(mapping.get("sampling") or {}, dict):
+            raise ConfigError(f"{place}: 'sampling' must be a mapping, not {mapping['sampling']!r:.80}")
     sampling = {**(defaults.get("sampling") or {}), **(entry.get("sampling") or {})}
     spec = parse(DatasetSpec, {**defaults, **entry, "sampling": sampling}, where=where)
     if not isinstance(spec.source, str):

@@ -27,11 +27,6 @@ def load_problems(spec: DatasetSpec) -> list[Problem]:
         problems = _from_reasoning_gym(spec, spec.source)
     else:
         problems = _from_jsonl(spec, Path(spec.source))
-    seen: set[str] = set()
-    for line, problem in enumerate(problems, 1):
-        if problem.id in seen:
-            raise DatasetError(f"id {problem.id!r} is used twice", path=_name(spec), line=line)
-        seen.add(problem.id)
     if not problems:
         raise DatasetError("holds no rows", path=_name(spec))
     return problems
@@ -49,13 +44,18 @@ def suite_digest(suite: Suite) -> str:
 
 def _from_jsonl(spec: DatasetSpec, path: Path) -> list[Problem]:
     problems: list[Problem] = []
+    seen: set[str] = set()
     try:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
                 if spec.limit is not None and len(problems) == spec.limit:
                     break
                 if line.strip():
-                    problems.append(_problem(spec, _row(line, path, number), str(path), number))
+                    problem = _problem(spec, _row(line, path, number), str(path), number)
+                    if problem.id in seen:
+                        raise DatasetError(f"id {problem.id!r} is used twice", path=str(path), line=number)
+                    seen.add(problem.id)
+                    problems.append(problem)
     except FileNotFoundError:
         raise DatasetError("file does not exist", path=str(path)) from None
     except UnicodeDecodeError as error:
@@ -101,7 +101,7 @@ def _prompt(spec: DatasetSpec, row: dict[str, Any], path: str, number: int) -> s
     fields = {**row, **_captured(spec, row, path, number)}
     try:
         return spec.prompt_template.format(**fields)
-    except (KeyError, IndexError, AttributeError, ValueError) as error:
+    except (KeyError, IndexError, AttributeError, TypeError, ValueError) as error:
         message = f"does not fill prompt_template {spec.prompt_template!r}: {error!r}; its keys: {', '.join(fields)}"
         raise DatasetError(message, path=path, line=number) from None
 

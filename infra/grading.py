@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import math
 import multiprocessing
 import re
 from collections.abc import Callable
@@ -61,7 +62,7 @@ def _numeric(spec: DatasetSpec, problem: Problem, answer: str) -> float:
         got = float(answer.replace(",", ""))
     except ValueError:
         return 0.0
-    return float(abs(got - float(problem.answer.replace(",", ""))) <= 1e-9 * max(1.0, abs(got)))
+    return float(math.isclose(got, float(problem.answer.replace(",", "")), rel_tol=1e-9, abs_tol=1e-9))
 
 
 def _reasoning_gym(spec: DatasetSpec, problem: Problem, answer: str) -> float:

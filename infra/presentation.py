@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from infra.model import DatasetResult, EvalReport, SkippedPoint
 
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|~$&]")
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]+")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
 MAX_TEXT = 300
 
 
@@ -72,7 +72,8 @@ def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str,
 def report_markdown(report: EvalReport, snapshot_files: int, snapshot_bytes: int) -> str:
     """What was measured, which weights, how that was proved, and how long each phase took."""
     proofs = "\n".join(
-        f"| {proof.engine} | `{proof.reported_version}` | {proof.level.value} | `{proof.checksum}` | {proof.load_seconds:.2f} |"
+        f"| {escaped(proof.engine)} | `{proof.reported_version}` | {proof.level.value} | {escaped(proof.checksum)} | "
+        f"{proof.load_seconds:.2f} |"
         for proof in report.proofs
     )
     phases = "\n".join(f"| {name} | {seconds:.2f} |" for name, seconds in report.phases.items())

@@ -72,9 +72,11 @@ def read_header(path: Path) -> dict[str, TensorSpan]:
             header: dict[str, Any] = json.loads(file.read(length))
         except ValueError:
             raise SnapshotInvalid(f"{path.name} has an unreadable safetensors header", subject=path.name) from None
-    header.pop("__metadata__", None)
     start = 8 + length
-    spans = {name: _span(entry, start) for name, entry in header.items()}
+    try:
+        spans = {name: _span(entry, start) for name, entry in header.items() if name != "__metadata__"}
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise SnapshotInvalid(f"{path.name} has a safetensors header that describes no tensors", subject=path.name) from None
     end = max((span.end for span in spans.values()), default=start)
     if end != size:
         raise SnapshotInvalid(
@@ -86,6 +88,8 @@ def read_header(path: Path) -> dict[str, TensorSpan]:
 
 def _span(entry: dict[str, Any], start: int) -> TensorSpan:
     begin, end = entry["data_offsets"]
+    if not 0 <= begin <= end:
+        raise ValueError(begin, end)
     return TensorSpan(dtype=entry["dtype"], shape=tuple(entry["shape"]), begin=start + begin, end=start + end)
 
 
@@ -108,11 +112,12 @@ def weight_files(folder: Path) -> list[str]:
         )
     try:
         shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError):
+        outside = [shard for shard in shards if Path(shard).name != shard]
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise SnapshotInvalid(f"{INDEX} of checkpoint {folder} can't be read", subject=INDEX) from None
+    for shard in outside:
+        raise SnapshotInvalid(f"{INDEX} names {shard!r}, which is outside of the checkpoint", subject=shard)
     for shard in shards:
-        if Path(shard).name != shard:
-            raise SnapshotInvalid(f"{INDEX} names {shard!r}, which is outside of the checkpoint", subject=shard)
         if not (folder / shard).is_file():
             raise SnapshotInvalid(f"{INDEX} names {shard}, which is not in {folder}", subject=shard)
     return shards
@@ -132,6 +137,9 @@ def validate(folder: Path) -> list[str]:
             subject="tokenizer.json",
         )
     held = {name: shard for shard in shards for name in read_header(folder / shard)}
+    if not held:
+        empty = INDEX if (folder / INDEX).is_file() else SINGLE
+        raise SnapshotInvalid(f"{empty} of checkpoint {folder} names no tensors", subject=empty)
     if (folder / INDEX).is_file():
         _check_index(json.loads((folder / INDEX).read_text())["weight_map"], held)
     metadata = [name for name in METADATA if (folder / name).is_file()]
@@ -218,6 +226,8 @@ def fetch(store: Store, prefix: str, manifest: Manifest, folder: Path) -> None:
     Raises SnapshotInvalid naming a file whose bytes are not the manifest's, SnapshotMissing if one is gone.
     """
     for name, entry in manifest.files.items():
+        if Path(name).name != name:
+            raise SnapshotInvalid(f"{MANIFEST} names {name!r}, which is outside of the snapshot", subject=name)
         try:
             store.download(f"{prefix}/{name}", folder / name)
         except FileNotFoundError:

@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,7 +25,8 @@ from infra.errors import AlreadyExists, ConfigError, StoreDenied, StoreError, St
 BLOCK_BYTES = 16 * 2**20
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 120  # a large multipart completion takes long, and s3fs sends it twice if it gives up early
-_DENIED = re.compile(r"credential|denied|forbidden|signature|access key|403", re.IGNORECASE)
+_DENIED = re.compile(r"credential|denied|forbidden|signature|access key|\b403\b", re.IGNORECASE)
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 class Store:
@@ -95,6 +97,8 @@ class Store:
     def list(self, prefix: str) -> dict[str, int]:
         """Keys of all objects below the folder `prefix` ("" is the root), with their sizes in bytes."""
         with self._translated(prefix):
+            if self.is_local:
+                return _list_local(Path(self._path("")), Path(self._path(prefix)))
             try:
                 found: dict[str, dict[str, Any]] = self._fs.find(self._path(prefix), detail=True)
             except FileNotFoundError:
@@ -114,12 +118,27 @@ class Store:
                 self._fs.rm(keys)
 
     def upload(self, source: Path, key: str) -> None:
-        """Sends a local file in blocks of `BLOCK_BYTES`; memory does not grow with the file."""
+        """Sends a local file in blocks of `BLOCK_BYTES`; memory does not grow with the file. It appears whole or not."""
         with self._translated(key), source.open("rb") as reader:
+            path = Path(self._path(key))
             if self.is_local:
-                Path(self._path(key)).parent.mkdir(parents=True, exist_ok=True)
-            with self._fs.open(self._path(key), "wb", block_size=BLOCK_BYTES) as writer:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                temporary = _temporary(path)
+                try:
+                    with temporary.open("wb") as copy:
+                        shutil.copyfileobj(reader, copy, BLOCK_BYTES)
+                    temporary.replace(path)
+                finally:
+                    temporary.unlink(missing_ok=True)
+                return
+            writer = self._fs.open(self._path(key), "wb", block_size=BLOCK_BYTES)
+            try:
                 shutil.copyfileobj(reader, writer, BLOCK_BYTES)
+            except BaseException:
+                writer.discard()
+                writer.closed = True  # closing, also by its finaliser, would make an object of what was sent so far
+                raise
+            writer.close()
 
     def download(self, key: str, target: Path) -> None:
         """Fetches an object to a local file, in blocks; `target` appears whole."""
@@ -142,7 +161,7 @@ class Store:
     def _local_temporary(self, key: str, data: bytes) -> str:
         path = Path(self._path(key))
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+        temporary = _temporary(path)
         temporary.write_bytes(data)
         return str(temporary)
 
@@ -175,11 +194,11 @@ class Store:
 
     def _failed(self, key: str, error: Exception) -> StoreError:
         name = type(error).__name__
-        if "Credentials" in name or (not self.is_local and _DENIED.search(str(error))):
-            return self._denied(error)
         if any(word in name for word in ("Connect", "Timeout", "Endpoint")):
             endpoint = os.environ.get("AWS_ENDPOINT_URL", "AWS")
             return StoreUnreachable(f"store {self.url} does not answer at {endpoint}: check s3_endpoint_url and network")
+        if "Credentials" in name or (not self.is_local and _DENIED.search(str(error))):
+            return self._denied(error)
         return StoreError(f"store {self.url}, object {key!r}: {name}: {_line(error)}")
 
 
@@ -200,9 +219,33 @@ def _botocore_error() -> type[Exception]:
     return module.BotoCoreError if module else OSError  # type: ignore[no-any-return]
 
 
+def _temporary(path: Path) -> Path:
+    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+
+
+def _list_local(root: Path, start: Path) -> dict[str, int]:
+    """fsspec's own listing leaves out a whole folder if one file in it vanishes meanwhile."""
+    found: dict[str, int] = {}
+    for folder, _, names in os.walk(start):
+        for name in names:
+            try:
+                status = os.stat(os.path.join(folder, name))
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode) and not _TEMPORARY.fullmatch(name):
+                found[str(Path(folder, name).relative_to(root))] = status.st_size
+    if start.is_file():
+        found[str(start.relative_to(root))] = start.stat().st_size
+    return dict(sorted(found.items()))
+
+
 def _delete_local(path: Path) -> None:
+    def gone_is_fine(_: object, __: str, failure: tuple[object, BaseException, object]) -> None:
+        if not isinstance(failure[1], FileNotFoundError):
+            raise failure[1]
+
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=False)
+        shutil.rmtree(path, onerror=gone_is_fine)
     else:
         path.unlink(missing_ok=True)
 

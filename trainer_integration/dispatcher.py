@@ -58,7 +58,7 @@ class EvalDispatcher:
     """One training run's way to evaluation.
 
     Raises (from the constructor alone, before training begins): ConfigError for settings that can't be meant, StoreError
-    for a store that can't be used, ServiceUnreachable if no Prefect API is known.
+    for a store that can't be used.
     """
 
     def __init__(self, dispatch: DispatchSettings, settings: Settings, export: Exporter) -> None:
@@ -140,7 +140,11 @@ class EvalDispatcher:
 
     def _submit(self, point: EvalPoint, folder: Path, exported_s: float, waited_s: float) -> Dispatched:
         request = self._request(point, SnapshotSource(path=str(folder), staged=True), exported_s)
-        self.submitter.submit(Delivery.of(request, self.dispatch.deployment), InFlight.of(request))
+        try:
+            self.submitter.submit(Delivery.of(request, self.dispatch.deployment), InFlight.of(request))
+        except OSError:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
         return Dispatched(point=point, export_time_seconds=exported_s, waited_seconds=waited_s, skipped=None)
 
     def _skip(self, point: EvalPoint, reason: SkipReason, message: str, exported_s: float, waited_s: float) -> Dispatched:

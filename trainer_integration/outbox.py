@@ -15,6 +15,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from infra.errors import ConfigError
 from infra.model import EvalRequest, SkippedPoint
 
 DEPLOYMENT = "evaluate_snapshot/pinpoint"
@@ -74,7 +75,7 @@ class Outbox:
                 delivery = Delivery.model_validate_json(file.read_bytes())
             except FileNotFoundError:
                 continue  # another process has delivered it
-            except ValidationError:
+            except (ValidationError, ConfigError):
                 file.rename(file.with_suffix(".unreadable"))
                 continue
             yield file, delivery

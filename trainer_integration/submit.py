@@ -10,7 +10,9 @@ import logging
 import shutil
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Self
 
@@ -62,7 +64,9 @@ class Submitter:
         self.records: list[EvalReport | SkippedPoint] = []
         self.changed = threading.Condition()
         self._in_flight: dict[str, InFlight] = {}
+        self._committed: set[str] = set()
         self._progress: tuple[str, int] | None = None
+        self._published: tuple[str, int] | None = None
         self._stopping = threading.Event()
         self._pause_s, self._not_before, self._next_poll = FIRST_PAUSE_S, 0.0, 0.0
         self._thread = threading.Thread(target=self._run, name="pinpoint-submit", daemon=True)
@@ -73,11 +77,16 @@ class Submitter:
         return len(self._in_flight)
 
     def submit(self, delivery: Delivery, watched: InFlight | None) -> None:
-        """Durable when it returns; everything else happens later, in the thread."""
+        """Durable when it returns; everything else happens later, in the thread. Raises OSError if it can't be made so."""
         if watched is not None:
             with self.changed:
                 self._in_flight[delivery.idempotency_key] = watched
-        self.outbox.put(delivery)
+        try:
+            self.outbox.put(delivery)
+        except OSError:
+            with self.changed:
+                self._in_flight.pop(delivery.idempotency_key, None)
+            raise
 
     def progressed(self, run: str, step: int) -> None:
         self._progress = (run, step)
@@ -108,33 +117,53 @@ class Submitter:
                 logger.exception("pinpoint: submission thread")
                 self._backoff()
             self._stopping.wait(TICK_S)
-        self._publish_progress()
+        self._done(self._publish_progress)
         self.api.close()
 
     def _tick(self) -> None:
+        """Tries each duty though another one fails: a point ends by its deadline also while Prefect is away."""
         if time.monotonic() < self._not_before:
             return
-        try:
-            for file, delivery in self.outbox.pending():
-                self._deliver(file, delivery)
-            if time.monotonic() >= self._next_poll:
-                self._next_poll = time.monotonic() + POLL_S
-                self._publish_progress()
-                for key, flight in list(self._in_flight.items()):
-                    self._look_after(key, flight)
-        except (httpx.HTTPError, StoreError) as error:
-            logger.warning("pinpoint: will try again in %.1f s: %s: %s", self._pause_s, type(error).__name__, str(error).split("\n")[0])
-            self._backoff()
-        else:
+        duties: list[Callable[[], None]] = [self._commit_skips, self._deliver_all]
+        if time.monotonic() >= self._next_poll:
+            self._next_poll = time.monotonic() + POLL_S
+            duties.append(self._publish_progress)
+            duties += [partial(self._look_after, key, flight) for key, flight in list(self._in_flight.items())]
+        if all([self._done(duty) for duty in duties]):
             self._pause_s = FIRST_PAUSE_S
+        else:
+            self._backoff()
+
+    def _done(self, duty: Callable[[], None]) -> bool:
+        try:
+            duty()
+        except (httpx.HTTPError, StoreError) as error:
+            cause = f"{type(error).__name__}: {error}".splitlines()[0]
+            logger.warning("pinpoint: will try again in %.1f s: %s", self._pause_s, cause)
+            return False
+        return True
 
     def _backoff(self) -> None:
         self._not_before = time.monotonic() + self._pause_s
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
+    def _commit_skips(self) -> None:
+        """The record of a skip does not wait for Prefect, nor behind a delivery that does."""
+        for _, delivery in self.outbox.pending():
+            self._commit_skip(delivery)
+
+    def _commit_skip(self, delivery: Delivery) -> None:
+        key = delivery.idempotency_key
+        if delivery.skip is not None and key not in self._committed:
+            self._record(key, commit(Store(delivery.store_url), delivery.skip))
+            self._committed.add(key)
+
+    def _deliver_all(self) -> None:
+        for file, delivery in self.outbox.pending():
+            self._deliver(file, delivery)
+
     def _deliver(self, file: Path, delivery: Delivery) -> None:
-        if delivery.skip is not None:
-            self._record(delivery.idempotency_key, commit(Store(delivery.store_url), delivery.skip))
+        self._commit_skip(delivery)
         try:
             run_id = self.api.create_flow_run(delivery)
         except PrefectRefused as error:
@@ -142,7 +171,7 @@ class Submitter:
             file.rename(file.with_suffix(".refused"))
             self._end(delivery.idempotency_key, f"Prefect refused the flow run: {error}")
             return
-        file.unlink()
+        file.unlink(missing_ok=True)  # another process on this machine may have delivered it too
         flight = self._in_flight.get(delivery.idempotency_key)
         if flight is not None:
             flight.flow_run_id = run_id
@@ -152,14 +181,13 @@ class Submitter:
         record = find(self.store, flight.point, flight.suite)
         if record is not None:
             self._record(key, record)
-            return
-        if flight.ended_at is None and flight.flow_run_id is not None:
-            kind, flight.state = self.api.state_of(flight.flow_run_id)
-            flight.ended_at = time.monotonic() if kind in TERMINAL else None
-        if flight.ended_at is not None and time.monotonic() - flight.ended_at > RECORD_GRACE_S:
+        elif flight.ended_at is not None and time.monotonic() - flight.ended_at > RECORD_GRACE_S:
             self._end(key, f"flow run {flight.flow_run_id} ended as {flight.state} without a report")
         elif time.monotonic() > flight.deadline:
             self._end(key, "no report within the point's deadline", SkipReason.TIMEOUT)
+        elif flight.ended_at is None and flight.flow_run_id is not None:
+            kind, flight.state = self.api.state_of(flight.flow_run_id)
+            flight.ended_at = time.monotonic() if kind in TERMINAL else None
 
     def _end(self, key: str, message: str, reason: SkipReason = SkipReason.CRASHED) -> None:
         """Gives a point that nobody else will finish its record, and frees what was exported for it."""
@@ -176,8 +204,8 @@ class Submitter:
         )
         record = commit(self.store, skipped)
         if flight.staged is not None:
-            delete_snapshots(self.store, flight.point)
             shutil.rmtree(flight.staged, ignore_errors=True)
+            delete_snapshots(self.store, flight.point)
         self._record(key, record)
 
     def _record(self, key: str, record: EvalReport | SkippedPoint) -> None:
@@ -187,6 +215,7 @@ class Submitter:
             self.changed.notify_all()
 
     def _publish_progress(self) -> None:
-        progress, self._progress = self._progress, None
-        if progress is not None:
+        progress = self._progress
+        if progress is not None and progress != self._published:
             write_progress(self.store, *progress)
+            self._published = progress

@@ -6,6 +6,8 @@ Source of the wire format: sglang 0.5.x `entrypoints/http_server.py`. `weight_ve
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -60,7 +62,8 @@ class EngineClient:
     async def weight_version(self) -> str:
         """The label of the weights that the engine says it serves."""
         info = await self._call("GET", "/model_info", timeout_s=CONTROL_TIMEOUT_S)
-        return str(info["weight_version"])
+        with self._understood("/model_info", info):
+            return str(info["weight_version"])
 
     async def update_weights(self, checkpoint_path: str, version: str, timeout_s: float) -> None:
         """Loads a checkpoint folder that the engine can read, and labels it `version`.
@@ -82,25 +85,36 @@ class EngineClient:
         """
         answer = await self._call("POST", "/weights_checker", {"action": "checksum"}, timeout_s=timeout_s)
         tensors: dict[str, str] = {}
-        for rank in answer["ranks"]:
-            tensors.update(rank["checksums"])
-        return str(answer["per_engine_checksum"]), tensors, str(answer.get("algorithm", ""))
+        with self._understood("/weights_checker", answer):
+            for rank in answer["ranks"]:
+                tensors.update(rank["checksums"])
+            return str(answer["per_engine_checksum"]), tensors, str(answer.get("algorithm", ""))
 
     async def generate(self, prompt: str, sampling: Sampling, *, rid: str, timeout_s: float) -> Generation:
         """One response to one prompt."""
         body = {"text": prompt, "sampling_params": sampling.model_dump(mode="json"), "rid": rid}
         answer = await self._call("POST", "/generate", body, timeout_s=timeout_s)
-        meta = answer["meta_info"]
-        spans = meta.get("weight_versions") or [{"version": meta.get("weight_version", "")}]
-        return Generation(
-            text=answer["text"],
-            finish=meta["finish_reason"]["type"],
-            weight_versions=tuple(str(span["version"]) for span in spans),
-            completion_tokens=int(meta["completion_tokens"]),
-        )
+        with self._understood("/generate", answer):
+            meta = answer["meta_info"]
+            spans = meta.get("weight_versions") or [{"version": meta.get("weight_version", "")}]
+            return Generation(
+                text=answer["text"],
+                finish=meta["finish_reason"]["type"],
+                weight_versions=tuple(str(span["version"]) for span in spans),
+                completion_tokens=int(meta["completion_tokens"]),
+            )
 
     async def abort(self, rid: str) -> None:
         await self._call("POST", "/abort_request", {"rid": rid, "abort_all": False}, timeout_s=PROBE_TIMEOUT_S)
+
+    @contextmanager
+    def _understood(self, path: str, answer: Any) -> Iterator[None]:
+        """An answer that is not of the protocol is one that says no."""
+        try:
+            yield
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            message = f"{path} answered what can't be read ({type(error).__name__}: {error}): {str(answer)[:200]}"
+            raise EngineRefused(message, engine=self.base_url, status=200) from None
 
     async def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float) -> Any:
         if self._session is None:

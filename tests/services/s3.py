@@ -50,7 +50,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     command = [str(Path(sys.executable).parent / "weed"), "server", f"-dir={data}", "-ip=127.0.0.1"]
     command += ["-ip.bind=127.0.0.1", "-master.telemetry=false", f"-master.port={master}", f"-volume.port={volume}"]
     command += [f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={config}", "-volume.max=20"]
-    command += ["-s3.port.iceberg=0", "-master.volumeSizeLimitMB=64"]
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.volumeSizeLimitMB=64"]
     with (folder / "weed.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "GOMEMLIMIT": "400MiB"})
     try:
@@ -60,7 +60,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(3)  # its data is thrown away
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

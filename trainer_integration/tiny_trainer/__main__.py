@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import time
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from trainer_integration.dispatcher import Dispatched, DispatchSettings, EvalDis
 from trainer_integration.export import HuggingFaceExporter
 from trainer_integration.tiny_trainer.addition import split
 from trainer_integration.tiny_trainer.config import StepInfo, TrainConfig
-from trainer_integration.tiny_trainer.suite import pairs_of, reasoning_gym_dataset, write_suite
+from trainer_integration.tiny_trainer.suite import SUITE, pairs_of, reasoning_gym_dataset, write_suite
 
 
 class Trainer:
@@ -33,11 +33,11 @@ class Trainer:
         excluded = pairs_of(gym)
         make = TrainConfig.small if arguments.small else TrainConfig
         config = make(seed=arguments.seed, steps=arguments.steps)
-        self.config = _with(config, excluded=excluded)
+        self.config = replace(config, excluded=excluded)
         _, held_out = split(arguments.seed, held_out=self.config.held_out, excluded=excluded)
         suite = write_suite(Path(arguments.folder), held_out[: arguments.problems], gym)
         self.dispatch = DispatchSettings(
-            run=arguments.run, suite=suite, every=arguments.every, max_in_flight=2, overflow_policy=arguments.overflow_policy
+            run=arguments.run, suite=suite, every=arguments.every, max_in_flight=4, overflow_policy=arguments.overflow_policy
         )
         self.dispatcher: EvalDispatcher | None = None
         self.told = 0
@@ -46,13 +46,19 @@ class Trainer:
         if self.dispatcher is None:
             export = HuggingFaceExporter(info.model, info.tokenizer)
             self.dispatcher = EvalDispatcher(self.dispatch, load_settings(), export)
-        if info.step == 0:
-            done = self.dispatcher.baseline()
-        else:
-            done = self.dispatcher.on_step(info.step, final=info.final)
+        dispatcher = self.dispatcher
+        done = dispatcher.baseline() if info.step == 0 else dispatcher.on_step(info.step, final=info.final)
         if done is not None:
+            self.keep(info)
             tell("dispatched", **_dispatched(done))
         self.tell_records()
+
+    def keep(self, info: StepInfo) -> None:
+        """A checkpoint of the user's own, which Pinpoint neither reads nor deletes."""
+        if self.arguments.keep_checkpoints:
+            folder = Path(self.arguments.keep_checkpoints) / f"step_{info.step}"
+            info.model.save_pretrained(folder)
+            info.tokenizer.save_pretrained(folder)
 
     def tell_records(self) -> None:
         records = self.dispatcher.records if self.dispatcher else []
@@ -97,29 +103,24 @@ def _dispatched(done: Dispatched) -> dict[str, Any]:
     return {
         "step": done.point.step,
         "attempt": done.point.attempt,
-        "suite": "addition",
+        "suite": SUITE,
         "export_time_seconds": done.export_time_seconds,
         "waited_seconds": done.waited_seconds,
         "skipped": done.skipped,
     }
 
 
-def _with(config: TrainConfig, **changes: Any) -> TrainConfig:
-    from dataclasses import replace
-
-    return replace(config, **changes)
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m trainer_integration.tiny_trainer", description=__doc__)
     parser.add_argument("--run", required=True)
     parser.add_argument("--folder", required=True, help="where the held-out problems are written")
-    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--every", type=int, default=20)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--problems", type=int, default=400, help="prompts of each dataset")
     parser.add_argument("--overflow-policy", choices=("backpressure", "skip"), default="backpressure")
     parser.add_argument("--drain-s", type=float, default=300.0)
+    parser.add_argument("--keep-checkpoints", help="folder in which the model is saved at each point")
     parser.add_argument("--small", action="store_true")
     return parser.parse_args()
 

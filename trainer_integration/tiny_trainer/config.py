@@ -54,14 +54,14 @@ class TrainConfig:
 
     @classmethod
     def small(cls, *, seed: int = 0, steps: int = 3) -> TrainConfig:
-        """Runs whole in seconds, for tests of what surrounds the trainer. It does not learn."""
+        """Runs whole in seconds, for tests of what surrounds the trainer. It answers, and changes, but hardly learns."""
         return cls(
             seed=seed,
             steps=steps,
             hidden=32,
             layers=2,
-            warm_up=WarmUpConfig(max_steps=3, batch_size=16, probe_size=16, probe_every=3),
-            rollouts=RolloutConfig(prompts=4, samples=4),
+            warm_up=WarmUpConfig(max_steps=60, batch_size=64, probe_size=64, probe_every=20),
+            rollouts=RolloutConfig(prompts=16, samples=8),
         )
 
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import sys
 import time
 import traceback
 from dataclasses import dataclass
@@ -16,13 +14,13 @@ from typing import Any
 import torch
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
+from infra.processes import die_with_parent
 from trainer_integration.tiny_trainer.addition import Pair
 from trainer_integration.tiny_trainer.config import RolloutConfig
 from trainer_integration.tiny_trainer.rollouts import RolloutSampler
 from trainer_integration.tiny_trainer.shared_weights import NEVER, SharedWeights
 
 POLL_S = 0.05
-_PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +48,7 @@ class ProducerJob:
 
 def produce(job: ProducerJob) -> None:
     """The target of the process. Returns when it was stopped or its parent is gone."""
-    _die_with(job.parent)
+    die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the trainer reacts, and stops us
     try:
         _produce(job)
@@ -76,11 +74,3 @@ def _produce(job: ProducerJob) -> None:
 
 def _done(job: ProducerJob) -> bool:
     return job.stopping.is_set() or os.getppid() != job.parent
-
-
-def _die_with(parent: int) -> None:
-    """SIGKILL for this process when its parent dies, whatever it is doing then. Elsewhere than on Linux `_done` must do."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        os._exit(1)

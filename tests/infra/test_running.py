@@ -1,0 +1,166 @@
+"""Every sample is asked of a pinned engine and carries the version that the engine itself put on it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from infra import grading, running
+from infra.errors import FleetUnhealthy, PinViolation
+from infra.model import DatasetSpec, PinnedFleet, Problem, Sample, SampleOutcome, Sampling
+from infra.pinning import pin
+from infra.running import run_samples
+from tests.fakes.engine import FakeEngine
+from tests.infra.examples import dataset
+from tests.infra.graders import HANGING, HANGS_ON
+from tests.infra.pinned import fleet
+
+GENERATE = "/generate"
+PROBLEMS = [Problem(id=f"p{n}", prompt=f"{n}+1=", answer=str(n + 1), entry={}) for n in range(6)]
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A pinned fleet of fakes, which answer right."""
+
+    pinned: PinnedFleet
+    engines: tuple[FakeEngine, ...]
+
+    @property
+    def token(self) -> str:
+        return self.pinned.version.token
+
+    async def run(self, spec: DatasetSpec | None = None, problems: Sequence[Problem] = PROBLEMS) -> list[Sample]:
+        return await run_samples(self.pinned, spec or dataset(), problems, lambda prompt: prompt)
+
+
+@pytest.fixture
+async def two(tmp_path: Path) -> AsyncIterator[Ready]:
+    with fleet(tmp_path) as made:
+        for engine in made.engines:
+            engine.answers = lambda prompt: str(int(prompt.split("+")[0]) + 1)
+        yield Ready(await pin(made.lease(made.new), made.new), made.engines)
+
+
+async def test_all_samples_of_all_problems_come_back_in_order_with_their_version(two: Ready) -> None:
+    samples = await two.run(dataset(samples_per_prompt=3))
+    assert [(s.problem_id, s.index) for s in samples] == [(f"p{n}", i) for n in range(6) for i in range(3)]
+    assert {s.weight_versions for s in samples} == {(two.token,)}
+    assert {(s.outcome, s.reward) for s in samples} == {(SampleOutcome.OK, 1.0)}
+
+
+async def test_all_samples_of_a_problem_are_asked_of_one_engine_and_both_engines_work(two: Ready) -> None:
+    samples = await two.run(dataset(samples_per_prompt=3))
+    by_problem = {s.problem_id: {t.engine for t in samples if t.problem_id == s.problem_id} for s in samples}
+    assert all(len(engines) == 1 for engines in by_problem.values())
+    assert {s.engine for s in samples} == {"engine-0", "engine-1"}
+
+
+async def test_the_engine_is_asked_what_the_suite_says_and_under_a_request_id_of_its_own(two: Ready) -> None:
+    await two.run(dataset(sampling=Sampling(temperature=0.5, top_p=0.9, max_new_tokens=7, stop=("\n",))))
+    asked = [body for engine in two.engines for _, path, body in engine.requests if path == GENERATE]
+    assert len({body["rid"] for body in asked}) == 6
+    expected = {"temperature": 0.5, "top_p": 0.9, "max_new_tokens": 7, "stop": ["\n"]}
+    assert all(expected.items() <= body["sampling_params"].items() for body in asked)
+
+
+@pytest.mark.parametrize(("fault", "said"), [("foreign_at", "version someone/1/0/else,"), ("mixed_at", "someone/1/0/else then run/10/0")])
+@pytest.mark.parametrize("nth", [1, 3])
+async def test_one_foreign_or_mixed_response_is_a_pin_violation_that_names_the_engine(
+    two: Ready, fault: str, said: str, nth: int
+) -> None:
+    setattr(two.engines[1], fault, nth)
+    with pytest.raises(PinViolation, match=f"engine engine-1 .*{said}") as caught:
+        await two.run()
+    assert caught.value.expected == two.token
+
+
+async def test_a_response_that_names_no_version_is_a_pin_violation(two: Ready) -> None:
+    two.engines[0].unlabelled = True
+    with pytest.raises(PinViolation, match="engine engine-0"):
+        await two.run()
+
+
+async def test_an_engine_that_was_reloaded_behind_our_back_is_a_pin_violation(two: Ready) -> None:
+    two.engines[1].version = "another/20/0/x"
+    with pytest.raises(PinViolation, match="another/20/0/x"):
+        await two.run()
+
+
+@pytest.mark.parametrize("fault", ["drops", "unavailable", "garbles"])
+async def test_a_request_that_an_engine_cannot_answer_is_tried_on_another_one(two: Ready, fault: str) -> None:
+    setattr(two.engines[1], fault, {GENERATE})
+    samples = await two.run()
+    assert {(s.outcome, s.engine) for s in samples} == {(SampleOutcome.OK, "engine-0")}
+
+
+async def test_an_engine_that_dies_midway_loses_and_doubles_no_sample(two: Ready) -> None:
+    two.engines[1].drops_after = 1
+    samples = await two.run(dataset(samples_per_prompt=4))
+    assert len(samples) == len({(s.problem_id, s.index) for s in samples}) == 24
+    assert {s.outcome for s in samples} == {SampleOutcome.OK}
+
+
+async def test_an_engine_that_hangs_is_given_up_at_the_deadline(two: Ready, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(running, "REQUEST_TIMEOUT_S", 0.4)
+    two.engines[1].hangs = {GENERATE}
+    samples = await two.run()
+    assert {(s.outcome, s.engine) for s in samples} == {(SampleOutcome.OK, "engine-0")}
+
+
+async def test_no_engine_that_answers_is_an_unhealthy_fleet_and_not_a_score(two: Ready) -> None:
+    for engine in two.engines:
+        engine.stop()
+    with pytest.raises(FleetUnhealthy, match="no engine answered"):
+        await two.run()
+
+
+async def test_an_aborted_response_is_an_infra_error_and_not_a_zero(two: Ready) -> None:
+    two.engines[1].finish = "abort"
+    samples = await two.run()
+    aborted = [s for s in samples if s.engine == "engine-1"]
+    assert {(s.outcome, s.reward, s.detail) for s in aborted} == {(SampleOutcome.INFRA_ERROR, None, "aborted")}
+    assert len(aborted) == 3
+
+
+@pytest.mark.parametrize(
+    ("response", "finish", "spec", "outcome", "reward"),
+    [
+        ("7", "stop", {}, SampleOutcome.OK, 0.0),
+        ("1", "length", {}, SampleOutcome.TRUNCATED, 1.0),
+        ("", "stop", {}, SampleOutcome.NO_ANSWER, 0.0),
+        ("none", "stop", {"answer_pattern": r"\d"}, SampleOutcome.NO_ANSWER, 0.0),
+        ("none", "length", {"answer_pattern": r"\d"}, SampleOutcome.TRUNCATED, 0.0),
+    ],
+)
+async def test_what_became_of_a_sample_is_said(
+    two: Ready, response: str, finish: str, spec: dict[str, Any], outcome: SampleOutcome, reward: float
+) -> None:
+    for engine in two.engines:
+        engine.answers, engine.finish = lambda prompt: response, finish
+    (sample,) = await two.run(dataset(**spec), [Problem(id="p", prompt="0+1=", answer="1", entry={})])
+    assert (sample.outcome, sample.reward, sample.response) == (outcome, reward, response)
+
+
+async def test_a_sample_that_could_not_be_graded_has_no_reward_and_the_others_have(
+    two: Ready, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(grading.GraderPool.__init__, "__defaults__", (1, 1.0))
+    two.engines[1].answers = lambda prompt: HANGS_ON if prompt == "hang" else "7"
+    problems = [Problem(id=p, prompt=p, answer="7", entry={}) for p in ("a", "hang", "b", "c")]
+    two.engines[0].answers = lambda prompt: "7"
+    samples = await two.run(HANGING, problems)
+    assert [(s.outcome, s.reward) for s in samples] == [
+        (SampleOutcome.OK, 1.0),
+        (SampleOutcome.GRADER_TIMEOUT, None),
+        (SampleOutcome.OK, 1.0),
+        (SampleOutcome.OK, 1.0),
+    ]
+    bad = Problem(id="bad", prompt="x", answer="seven", entry={})
+    (raised, graded) = await two.run(dataset(grader="numeric"), [bad, Problem(id="g", prompt="g", answer="7", entry={})])
+    assert (raised.outcome, raised.reward, graded.reward) == (SampleOutcome.GRADER_ERROR, None, 1.0)
+    assert "ValueError" in raised.detail

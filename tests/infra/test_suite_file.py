@@ -1,0 +1,91 @@
+"""A suite file says what to measure: unknown keys are refused at each level, and files must be there before anything starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from infra.config import load_suite
+from infra.errors import ConfigError, UnknownKey
+
+
+def suite_file(folder: Path, **content: Any) -> Path:
+    (folder / "sums.jsonl").write_text('{"prompt": "1+1=", "answer": 2}\n')
+    file = folder / "nightly.yaml"
+    file.write_text(yaml.safe_dump(content))
+    return file
+
+
+def test_sources_are_taken_relative_to_the_file_and_its_name_is_the_default(tmp_path: Path) -> None:
+    suite = load_suite(suite_file(tmp_path, datasets=[{"name": "sums", "source": "sums.jsonl"}]))
+    assert suite.name == "nightly"
+    assert suite.datasets[0].source == str(tmp_path / "sums.jsonl")
+
+
+def test_defaults_are_merged_and_sampling_key_by_key(tmp_path: Path) -> None:
+    suite = load_suite(
+        suite_file(
+            tmp_path,
+            name="s",
+            defaults={"source": "sums.jsonl", "samples_per_prompt": 4, "sampling": {"temperature": 0.7, "top_p": 0.9}},
+            datasets=[{"name": "a"}, {"name": "b", "samples_per_prompt": 1, "sampling": {"temperature": 0.0}}],
+        )
+    )
+    a, b = suite.datasets
+    assert (a.samples_per_prompt, a.sampling.temperature, a.sampling.top_p) == (4, 0.7, 0.9)
+    assert (b.samples_per_prompt, b.sampling.temperature, b.sampling.top_p) == (1, 0.0, 0.9)
+
+
+GOOD = {"name": "sums", "source": "sums.jsonl"}
+GYM = {"reasoning_gym": "basic_arithmetic"}
+
+
+@pytest.mark.parametrize(
+    ("content", "key", "nearest"),
+    [
+        ({"dataset": [GOOD]}, "dataset", "datasets"),
+        ({"datasets": [{**GOOD, "sample_per_prompt": 2}]}, "sample_per_prompt", "samples_per_prompt"),
+        ({"defaults": {"limt": 2}, "datasets": [GOOD]}, "limt", "limit"),
+        ({"datasets": [{**GOOD, "sampling": {"temprature": 1}}]}, "temprature", "temperature"),
+        ({"defaults": {"sampling": {"topp": 1}}, "datasets": [GOOD]}, "topp", "top_p"),
+        ({"datasets": [{"name": "g", "source": {**GYM, "sede": 1}}]}, "sede", "seed"),
+    ],
+)
+def test_an_unknown_key_is_refused_at_each_level(tmp_path: Path, content: dict[str, Any], key: str, nearest: str) -> None:
+    with pytest.raises(UnknownKey, match=f"did you mean '{nearest}'") as caught:
+        load_suite(suite_file(tmp_path, **content))
+    assert caught.value.key == key
+
+
+@pytest.mark.parametrize(
+    ("content", "named"),
+    [
+        ({"datasets": [{"name": "x", "source": "missing.jsonl"}]}, "missing.jsonl does not exist"),
+        ({"datasets": [{"name": "x"}]}, "source"),
+        ({"datasets": [{"source": "sums.jsonl"}]}, "name"),
+        ({"datasets": ["sums.jsonl"]}, "must be a mapping"),
+        ({"datasets": {"sums": GOOD}}, "'datasets' a list"),
+        ({"datasets": []}, "datasets"),
+        ({}, "'datasets' a list"),
+        ({"defaults": [1], "datasets": [GOOD]}, "'defaults' must be a mapping"),
+        ({"datasets": [{**GOOD, "limit": 0}]}, "limit"),
+        ({"datasets": [{**GOOD, "samples_per_prompt": "few"}]}, "samples_per_prompt"),
+        ({"datasets": [{**GOOD, "grader": "vibes"}]}, "grader"),
+        ({"datasets": [{**GOOD, "grader": "reasoning_gym"}]}, "needs a reasoning_gym source"),
+        ({"datasets": [{**GOOD, "answer_pattern": "("}]}, "not a regular expression"),
+        ({"datasets": [{**GOOD, "name": "a b"}]}, "name"),
+        ({"datasets": [{**GOOD, "sampling": "greedy"}]}, "sampling"),
+        ({"defaults": {"sampling": [1]}, "datasets": [GOOD]}, "sampling"),
+        ({"datasets": [{**GOOD, "sampling": {"top_p": 0}}]}, "sampling.top_p"),
+        ({"datasets": [GOOD, GOOD]}, "used twice: sums"),
+        ({"name": "my suite", "datasets": [GOOD]}, "name"),
+    ],
+)
+def test_what_cannot_be_meant_is_named_in_one_line(tmp_path: Path, content: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigError, match=named) as caught:
+        load_suite(suite_file(tmp_path, **content))
+    assert "\n" not in str(caught.value)
+    assert "nightly.yaml" in str(caught.value)

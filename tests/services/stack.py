@@ -1,0 +1,68 @@
+"""One real Prefect server, Ray and runner for all end-to-end tests, with a real S3 server beside them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from flows.stack import Stack, stack_of
+from infra.config import Settings, load_settings
+from infra.model import FleetSpec
+from tests.services.ports import free_port
+from tests.services.s3 import S3Server, s3_server
+
+FLEET = FleetSpec(name="test", num_engines=2, cpus_per_engine=0.5, idle_timeout_s=300)
+
+
+@dataclass(frozen=True)
+class RunningStack:
+    stack: Stack
+    home: Path
+    s3: S3Server
+
+    def settings(self, store_url: str) -> Settings:
+        return load_settings(home=self.home, store_url=store_url, fleet=FLEET)
+
+    def file_url(self, name: str) -> str:
+        return (self.home / name).as_uri()
+
+    def s3_url(self, name: str) -> str:
+        return f"s3://{self.s3.bucket}/{name}"
+
+    def flow_runs(self, run: str) -> list[dict[str, Any]]:
+        """The run's flow runs as the Prefect API gives them, by name."""
+        body = {"flow_runs": {"tags": {"all_": [f"run:{run}"]}}, "sort": "START_TIME_ASC"}
+        answer = httpx.post(f"{self.stack.prefect_api_url}/flow_runs/filter", json=body, timeout=30)
+        answer.raise_for_status()
+        return sorted(answer.json(), key=lambda flow_run: str(flow_run["name"]))
+
+    def post(self, path: str, body: dict[str, Any]) -> Any:
+        answer = httpx.post(f"{self.stack.prefect_api_url}{path}", json=body, timeout=30)
+        answer.raise_for_status()
+        return answer.json()
+
+
+@contextmanager
+def running_stack() -> Iterator[RunningStack]:
+    """Started as `pinpoint up` starts it, in a home of its own."""
+    before = dict(os.environ)
+    home = Path(tempfile.mkdtemp(prefix="pinpoint-test-"))
+    os.environ["PINPOINT_STAGING_DIR"] = str(home / "staging")
+    os.environ["PINPOINT_HOME"] = str(home)
+    try:
+        with s3_server(home / "s3") as s3:
+            os.environ.update(s3.environment)
+            with stack_of(load_settings(), port=free_port()) as stack:
+                yield RunningStack(stack, home, s3)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+        shutil.rmtree(home, ignore_errors=True)
