@@ -162,14 +162,12 @@ def main() -> None:
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
     with _unwinding_once():
         try:
-            app(standalone_mode=False)
+            sys.exit(app(standalone_mode=False) or 0)
         except PinpointError as error:
             error_line(err, str(error))
             sys.exit(BAD_INPUT)
         except (KeyboardInterrupt, typer.Abort):
             sys.exit(INTERRUPTED)
-        except typer.Exit as end:
-            sys.exit(end.exit_code)
         except TyperException as error:
             error_line(err, f"{error.format_message()} `pinpoint --help` lists what there is.")
             sys.exit(BAD_INPUT)

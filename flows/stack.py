@@ -25,6 +25,7 @@ import httpx
 
 from infra.config import Settings
 from infra.errors import PortInUse, ServiceUnreachable
+from infra.fleet.lease import check_ray
 from infra.processes import start, stop
 
 logger = logging.getLogger(__name__)
@@ -69,13 +70,16 @@ def local_stack(settings: Settings, *, port: int | None = None, runner: bool = T
     Raises PortInUse for an explicit `port` that is taken, ServiceUnreachable for a named service that does not answer.
     """
     home = settings.home.expanduser().absolute()
+    if settings.prefect_api_url:
+        check_prefect(settings.prefect_api_url)
+    if settings.ray_address:
+        check_ray(settings.ray_address)
     home.mkdir(parents=True, exist_ok=True)
     logs = home / "logs"
     with ExitStack() as started:
         started.enter_context(_environment(settings, home))
         api = settings.prefect_api_url or started.enter_context(_prefect_server(home, logs, port))
         os.environ.update(PREFECT_API_URL=api, PINPOINT_PREFECT_API_URL=api)
-        check_prefect(api)
         ray_address = settings.ray_address or started.enter_context(_ray(logs))
         os.environ["PINPOINT_RAY_ADDRESS"] = ray_address
         if runner:

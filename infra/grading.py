@@ -94,7 +94,9 @@ class GraderPool:
         from pebble import ProcessPool
 
         self.deadline_s = deadline_s
-        self._pool: Any = ProcessPool(max_workers=workers, context=multiprocessing.get_context("forkserver"))
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])  # a worker that was killed is replaced without importing all this again
+        self._pool: Any = ProcessPool(max_workers=workers, context=context)
 
     def __enter__(self) -> Self:
         return self

@@ -15,7 +15,7 @@ from contextlib import AsyncExitStack
 from infra.concurrency import gather_all
 from infra.engines.client import EngineClient, Generation
 from infra.errors import EngineError, FleetUnhealthy, GraderError, GraderTimeout, PinViolation
-from infra.grading import GraderPool
+from infra.grading import GRADE_DEADLINE_S, GraderPool
 from infra.model import DatasetSpec, PinnedFleet, Problem, Sample, SampleOutcome
 
 logger = logging.getLogger(__name__)
@@ -34,7 +34,7 @@ async def run_samples(pinned: PinnedFleet, spec: DatasetSpec, problems: Sequence
     async with AsyncExitStack() as stack:
         key = pinned.lease.api_key
         clients = [await stack.enter_async_context(EngineClient(e.base_url, key)) for e in pinned.lease.engines]
-        pool = stack.enter_context(GraderPool())
+        pool = stack.enter_context(GraderPool(deadline_s=GRADE_DEADLINE_S))
         asker = _Asker(pinned, spec, clients, pool, render)
         queues = [_share(problems, spec.samples_per_prompt, i, len(clients)) for i in range(len(clients))]
         workers = [asker.work(queues[i], i) for i in range(len(clients)) for _ in range(REQUESTS_PER_ENGINE)]

@@ -129,7 +129,8 @@ class Submitter:
             self._next_poll = time.monotonic() + POLL_S
             duties.append(self._publish_progress)
             duties += [partial(self._look_after, key, flight) for key, flight in list(self._in_flight.items())]
-        if all([self._done(duty) for duty in duties]):
+        outcomes = [self._done(duty) for duty in duties]
+        if all(outcomes):
             self._pause_s = FIRST_PAUSE_S
         else:
             self._backoff()

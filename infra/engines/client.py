@@ -139,6 +139,8 @@ class EngineClient:
             answer = content.decode(errors="replace")
         failed = isinstance(answer, dict) and answer.get("success") is False
         if status >= 400 or failed:
-            message = answer.get("message") or answer.get("error") or answer if isinstance(answer, dict) else answer
+            message = answer
+            while isinstance(message, dict) and (inner := message.get("message") or message.get("error")):
+                message = inner
             raise EngineRefused(f"{path} answered {status}: {str(message)[:500]}", engine=self.base_url, status=status)
         return answer

@@ -37,13 +37,18 @@ def connect(address: str | None = None) -> None:
     address = address or load_settings().ray_address
     if not address:
         raise ServiceUnreachable("Ray", "(no address)", "set PINPOINT_RAY_ADDRESS, or start one with `pinpoint up`")
+    check_ray(address)
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+
+
+def check_ray(address: str) -> None:
+    """Raises ServiceUnreachable unless something accepts connections at `address` now."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), CONNECT_TIMEOUT_S).close()
     except (OSError, ValueError):
         raise ServiceUnreachable("Ray", address, "start it (`pinpoint up`), or correct PINPOINT_RAY_ADDRESS") from None
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
 
 
 async def acquire(spec: FleetSpec, snapshot: SnapshotRef, holder: str) -> FleetLease:

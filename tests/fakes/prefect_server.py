@@ -1,4 +1,4 @@
-"""Prefect's REST API as far as a trainer speaks it, with its faults as fields; remembers the flow runs that it was made to create.
+"""Prefect's REST API as far as a trainer speaks it, with its faults as fields; it remembers what it was made to create.
 
 Source: prefect 3.9 `server/api/deployments.py`, `server/api/flow_runs.py`.
 """

@@ -1,4 +1,4 @@
-"""A fake at the wire is a real HTTP server on loopback whose faults are fields: it can hang, drop, refuse and fail as real ones do."""
+"""A fake at the wire is a real HTTP server on loopback: it can hang, drop, refuse and fail as real ones do."""
 
 from __future__ import annotations
 

@@ -47,9 +47,7 @@ def lease(*engines: str) -> FleetLease:
 
 
 def proof(engine: str, version: str = TOKEN, checksum: str = "c") -> EngineProof:
-    return EngineProof(
-        engine=engine, reported_version=version, checksum=checksum, level=ProofLevel.CONTENT, load_seconds=0.1
-    )
+    return EngineProof(engine=engine, reported_version=version, checksum=checksum, level=ProofLevel.CONTENT, load_seconds=0.1)
 
 
 def dataset(name: str = "sums", source: str = "/sums.jsonl", **changes: Any) -> DatasetSpec:
@@ -58,7 +56,8 @@ def dataset(name: str = "sums", source: str = "/sums.jsonl", **changes: Any) -> 
 
 def request(point: EvalPoint = POINT, store_url: str = "file:///store", staged: str = "", **changes: Any) -> EvalRequest:
     source = SnapshotSource(path=staged or "/ckpt", staged=bool(staged))
-    return EvalRequest(point=point, source=source, suite=Suite(name="suite", datasets=(dataset(),)), store_url=store_url, **changes)
+    suite = Suite(name="suite", datasets=(dataset(),))
+    return EvalRequest(point=point, source=source, suite=suite, store_url=store_url, **changes)
 
 
 RESULT = DatasetResult(
@@ -92,7 +91,12 @@ REPORT = EvalReport(
     finished_at="2026-01-01T00:00:00+00:00",
 )
 SKIPPED = SkippedPoint(
-    point=POINT, suite="suite", reason="busy", message="2 in flight", export_time_seconds=0.0, finished_at="2026-01-01T00:00:00+00:00"
+    point=POINT,
+    suite="suite",
+    reason="busy",
+    message="2 in flight",
+    export_time_seconds=0.0,
+    finished_at="2026-01-01T00:00:00+00:00",
 )
 
 

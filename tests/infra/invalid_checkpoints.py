@@ -38,7 +38,11 @@ def _append(name: str) -> Callable[[Path], object]:
 
 
 def _gone(*names: str) -> Callable[[Path], object]:
-    return lambda folder: [(folder / name).unlink() for name in names]
+    def spoil(folder: Path) -> None:
+        for name in names:
+            (folder / name).unlink()
+
+    return spoil
 
 
 def _index(change: Callable[[dict[str, Any]], object]) -> Callable[[Path], object]:

@@ -58,7 +58,8 @@ def test_a_score_is_shown_with_its_interval_or_as_none() -> None:
 
 def test_every_dataset_has_a_row_with_coverage_and_version() -> None:
     (row,) = score_rows(REPORT)
-    assert (row["dataset"], row["coverage"], row["weight_version/mean"], row["mixed_version_ratio"]) == ("sums", "100.0%", "10", "0")
+    assert (row["dataset"], row["coverage"]) == ("sums", "100.0%")
+    assert (row["weight_version/mean"], row["mixed_version_ratio"]) == ("10", "0")
 
 
 def test_a_skipped_point_keeps_its_place_and_says_why() -> None:

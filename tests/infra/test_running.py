@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from infra import grading, running
+from infra import running
 from infra.errors import FleetUnhealthy, PinViolation
 from infra.model import DatasetSpec, PinnedFleet, Problem, Sample, SampleOutcome, Sampling
 from infra.pinning import pin
@@ -68,7 +68,9 @@ async def test_the_engine_is_asked_what_the_suite_says_and_under_a_request_id_of
     assert all(expected.items() <= body["sampling_params"].items() for body in asked)
 
 
-@pytest.mark.parametrize(("fault", "said"), [("foreign_at", "version someone/1/0/else,"), ("mixed_at", "someone/1/0/else then run/10/0")])
+@pytest.mark.parametrize(
+    ("fault", "said"), [("foreign_at", "version someone/1/0/else,"), ("mixed_at", "someone/1/0/else then run/10/0")]
+)
 @pytest.mark.parametrize("nth", [1, 3])
 async def test_one_foreign_or_mixed_response_is_a_pin_violation_that_names_the_engine(
     two: Ready, fault: str, said: str, nth: int
@@ -149,7 +151,7 @@ async def test_what_became_of_a_sample_is_said(
 async def test_a_sample_that_could_not_be_graded_has_no_reward_and_the_others_have(
     two: Ready, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(grading.GraderPool.__init__, "__defaults__", (1, 1.0))
+    monkeypatch.setattr(running, "GRADE_DEADLINE_S", 1.0)
     two.engines[1].answers = lambda prompt: HANGS_ON if prompt == "hang" else "7"
     problems = [Problem(id=p, prompt=p, answer="7", entry={}) for p in ("a", "hang", "b", "c")]
     two.engines[0].answers = lambda prompt: "7"

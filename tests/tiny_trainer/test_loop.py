@@ -24,7 +24,7 @@ def test_a_small_training_calls_on_step_in_order_with_the_final_one_last() -> No
     assert infos[0].mean_reward is None
     assert all(info.mean_reward is not None and info.loss is not None for info in infos[1:])
     assert all(0 <= info.staleness <= config.rollouts.queue_size for info in infos)
-    assert [item.phase for item in progress] == ["warm_up"] + ["reinforcement"] * 3
+    assert [item.phase for item in progress] == ["warm_up"] * 3 + ["reinforcement"] * 3
     assert not multiprocessing.active_children()
     assert torch.get_num_threads() == threads
 

@@ -1,0 +1,47 @@
+"""Several coroutines run together under one owner; the first failure ends the others and is what the caller sees."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from infra.concurrency import gather_all
+from infra.errors import PinViolation
+
+
+async def later(value: int, delay_s: float = 0.0) -> int:
+    await asyncio.sleep(delay_s)
+    return value
+
+
+async def test_results_are_in_order() -> None:
+    assert await gather_all(later(n, 0.02 - n / 100) for n in range(3)) == [0, 1, 2]
+    assert await gather_all([]) == []
+
+
+async def test_the_first_failure_is_raised_as_it_is_and_the_others_are_cancelled_and_awaited() -> None:
+    cleaned: list[bool] = []
+
+    async def patient() -> int:
+        try:
+            return await later(1, 60)
+        finally:
+            await asyncio.sleep(0)
+            cleaned.append(True)
+
+    async def failing() -> int:
+        await asyncio.sleep(0.01)
+        raise PinViolation("engine a", expected="x", reported={})
+
+    with pytest.raises(PinViolation, match="engine a"):
+        await gather_all([patient(), failing(), patient()])
+    assert cleaned == [True, True]
+
+
+async def test_a_failure_within_a_nested_group_is_raised_by_itself() -> None:
+    async def failing() -> int:
+        raise ValueError("inner")
+
+    with pytest.raises(ValueError, match="inner"):
+        await gather_all([gather_all([failing()]), gather_all([later(1)])])

@@ -1,0 +1,200 @@
+"""Evaluation is asked for from the training loop and never disturbs it: nothing raises, and only staging is waited for."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from infra import records
+from infra.config import Settings
+from infra.errors import ConfigError, StoreError
+from infra.model import EvalPoint, SkippedPoint
+from tests.fakes.prefect_server import FakePrefect
+from tests.infra.examples import report_at
+from tests.trainer_integration.conftest import PROMPT_S, SUITE, Exporter, Trainer, until
+from tests.trainer_integration.test_submit import AWAY, break_
+from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
+
+
+def test_a_step_that_is_not_due_does_nothing(trainer: Trainer) -> None:
+    assert trainer.start().on_step(9) is None
+    assert trainer.export.folders == []
+
+
+@pytest.mark.parametrize("how", ["up", *AWAY])
+def test_on_step_returns_at_once_whatever_prefect_does(trainer: Trainer, prefect: FakePrefect, how: str) -> None:
+    break_(prefect, how)
+    dispatcher = trainer.start()
+    for step in (10, 20, 30):
+        started = time.monotonic()
+        dispatched = dispatcher.on_step(step)
+        assert time.monotonic() - started < PROMPT_S
+        assert dispatched is not None
+        assert dispatched.skipped is None
+    assert len(trainer.staged) == 3
+
+
+def test_what_the_loop_waited_for_is_measured_and_travels_with_the_request(trainer: Trainer, prefect: FakePrefect) -> None:
+    class Slow(Exporter):
+        def __call__(self, folder: Path) -> None:
+            time.sleep(0.1)
+            super().__call__(folder)
+
+    trainer.export = Slow()
+    dispatched = trainer.start().on_step(10)
+    assert dispatched is not None
+    assert 0.1 <= dispatched.export_time_seconds < 2
+    until(lambda: prefect.runs)
+    assert prefect.runs[0].body["parameters"]["request"]["export_time_seconds"] == dispatched.export_time_seconds
+
+
+def test_with_skip_a_due_step_at_the_cap_is_recorded_as_busy_before_any_export(trainer: Trainer) -> None:
+    dispatcher = trainer.start(max_in_flight=2, overflow_policy="skip")
+    results = [dispatcher.on_step(step) for step in (10, 20, 30, 40)]
+    assert [r.skipped for r in results if r] == [None, None, "busy", "busy"]
+    assert len(trainer.export.folders) == 2
+    until(lambda: len(records.history(trainer.store, "run")) == 2)
+    for record in records.history(trainer.store, "run"):
+        assert isinstance(record, SkippedPoint)
+        assert record.reason == "busy"
+        assert "2 points in flight, max_in_flight is 2" in record.message
+    assert [r.point.step for r in records.history(trainer.store, "run")] == [30, 40]
+
+
+def test_with_skip_there_is_room_again_when_a_point_has_ended(trainer: Trainer) -> None:
+    dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
+    dispatcher.on_step(10)
+    records.commit(trainer.store, report_at(10))
+    until(lambda: dispatcher.submitter.in_flight == 0)
+    later = dispatcher.on_step(20)
+    assert later is not None
+    assert later.skipped is None
+
+
+@pytest.mark.parametrize("policy", ["skip", "backpressure"])
+def test_the_final_point_is_never_skipped(trainer: Trainer, policy: str) -> None:
+    dispatcher = trainer.start(max_in_flight=1, overflow_policy=policy, backpressure_timeout_s=0.05)
+    dispatcher.on_step(10)
+    last = dispatcher.on_step(13, final=True)
+    assert last is not None
+    assert (last.skipped, last.point.step, last.point.final) == (None, 13, True)
+    assert len(trainer.staged) == 2
+
+
+def test_backpressure_waits_for_the_oldest_and_then_goes_on(trainer: Trainer) -> None:
+    dispatcher = trainer.start(max_in_flight=1, backpressure_timeout_s=20)
+    dispatcher.on_step(10)
+    records.commit(trainer.store, report_at(10))
+    waited = dispatcher.on_step(20)
+    assert waited is not None
+    assert (waited.skipped, len(trainer.export.folders)) == (None, 2)
+    assert waited.waited_seconds < 5
+
+
+def test_backpressure_is_bounded_and_then_records_busy(trainer: Trainer) -> None:
+    dispatcher = trainer.start(max_in_flight=1, backpressure_timeout_s=0.2)
+    dispatcher.on_step(10)
+    waited = dispatcher.on_step(20)
+    assert waited is not None
+    assert waited.skipped == "busy"
+    assert 0.2 <= waited.waited_seconds < 2
+    assert len(trainer.export.folders) == 1
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), RuntimeError("bug"), KeyError("x")])
+def test_a_failing_exporter_becomes_export_failed_and_leaves_no_staged_folder(
+    trainer: Trainer, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    trainer.export.fails = error
+    dispatcher = trainer.start()
+    failed = dispatcher.on_step(10)
+    assert failed is not None
+    assert failed.skipped == "export_failed"
+    assert trainer.staged == []
+    assert any(record.levelno == logging.ERROR and "step 000010" in record.message for record in caplog.records)
+    until(lambda: records.find(trainer.store, EvalPoint(run="run", step=10), "suite"))
+    trainer.export.fails = None
+    after = dispatcher.on_step(20)
+    assert after is not None
+    assert after.skipped is None
+
+
+def test_a_staging_area_that_cannot_be_written_is_export_failed(trainer: Trainer, tmp_path: Path) -> None:
+    (tmp_path / "staging").write_text("a file in the way")
+    failed = trainer.start().on_step(10)
+    assert failed is not None
+    assert failed.skipped == "export_failed"
+
+
+def test_an_outbox_that_cannot_be_written_never_raises_and_leaves_nothing_behind(trainer: Trainer) -> None:
+    dispatcher = trainer.start(max_in_flight=1)
+    folder = dispatcher.submitter.outbox.folder
+    shutil.rmtree(folder)
+    folder.write_text("a file in the way")
+    assert dispatcher.on_step(10) is None
+    assert trainer.staged == []
+    assert dispatcher.submitter.in_flight == 0
+    folder.unlink()
+    folder.mkdir()
+    after = dispatcher.on_step(20)
+    assert after is not None
+    assert after.skipped is None
+
+
+def test_an_interrupt_of_the_user_passes_through(trainer: Trainer) -> None:
+    def interrupted(folder: Path) -> None:
+        raise KeyboardInterrupt
+
+    trainer.export = interrupted  # type: ignore[assignment]
+    with pytest.raises(KeyboardInterrupt):
+        trainer.start().on_step(10)
+
+
+def test_a_resumed_run_has_a_new_attempt_and_another_run_its_own(trainer: Trainer, prefect: FakePrefect) -> None:
+    for attempt in range(2):
+        dispatcher = trainer.start()
+        assert dispatcher.attempt == attempt
+        dispatcher.on_step(10)
+        until(lambda: len(prefect.runs) == attempt + 1)  # noqa: B023
+        dispatcher.close()
+    assert trainer.start(run="other").attempt == 0
+
+
+def test_missed_steps_are_recorded_with_the_point_that_stands_for_them(trainer: Trainer, prefect: FakePrefect) -> None:
+    jumped = trainer.start().on_step(35)
+    assert jumped is not None
+    assert jumped.point.missed == (10, 20, 30)
+    until(lambda: prefect.runs)
+    assert prefect.runs[0].body["parameters"]["request"]["point"]["missed"] == [10, 20, 30]
+
+
+def test_the_baseline_is_at_the_step_before_training_and_once(trainer: Trainer, prefect: FakePrefect) -> None:
+    dispatcher = trainer.start(start_step=20)
+    baseline = dispatcher.baseline()
+    assert baseline is not None
+    assert (baseline.point.step, baseline.point.missed) == (20, ())
+    assert dispatcher.on_step(20) is None
+    assert dispatcher.on_step(30) is not None
+    until(lambda: prefect.names == ["run · step 000020", "run · step 000030"])
+
+
+def test_draining_says_whether_all_points_ended(trainer: Trainer) -> None:
+    dispatcher = trainer.start()
+    assert dispatcher.drain(1)
+    dispatcher.on_step(10)
+    assert not dispatcher.drain(0.2)
+    records.commit(trainer.store, report_at(10))
+    assert dispatcher.drain(5)
+
+
+def test_settings_that_cannot_be_meant_are_refused_before_training(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    bad = Settings(home=tmp_path, store_url=(tmp_path / "file" / "store").as_uri())
+    with pytest.raises(StoreError):
+        EvalDispatcher(DispatchSettings(run="run", suite=SUITE, every=1), bad, Exporter())
+    with pytest.raises(ConfigError, match="run name"):
+        EvalDispatcher(DispatchSettings(run="a/b", suite=SUITE, every=1), Settings(home=tmp_path), Exporter())

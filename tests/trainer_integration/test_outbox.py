@@ -1,0 +1,105 @@
+"""A point that was decided on is on disk before the trainer goes on, and leaves it only when Prefect has taken it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from infra.model import EvalPoint
+from tests.infra.examples import POINT, SKIPPED, request
+from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
+
+KILLED_WRITER = """
+import os, pathlib, sys
+from tests.infra.examples import request
+from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
+pathlib.Path.rename = lambda *_: os.kill(os.getpid(), 9)
+Outbox(pathlib.Path(sys.argv[1])).put(Delivery.of(request(), DEPLOYMENT))
+"""
+
+
+def delivery(step: int = 10) -> Delivery:
+    return Delivery.of(request(EvalPoint(run="run", step=step)), DEPLOYMENT)
+
+
+@pytest.fixture
+def outbox(tmp_path: Path) -> Outbox:
+    return Outbox(tmp_path / "outbox")
+
+
+def steps(outbox: Outbox) -> list[int]:
+    return [d.parameters["request"]["point"]["step"] for _, d in outbox.pending()]
+
+
+def test_what_was_put_is_pending_for_whoever_opens_the_folder_next(outbox: Outbox) -> None:
+    outbox.put(delivery())
+    ((_, found),) = Outbox(outbox.folder).pending()
+    assert found == delivery()
+    assert len(Outbox(outbox.folder)) == 1
+
+
+def test_deliveries_are_pending_in_order_of_creation(outbox: Outbox) -> None:
+    for step in (30, 10, 20):
+        outbox.put(delivery(step))
+    assert steps(outbox) == [30, 10, 20]
+
+
+def test_a_record_that_a_crash_left_partial_is_not_pending(outbox: Outbox) -> None:
+    crashed = subprocess.run([sys.executable, "-c", KILLED_WRITER, str(outbox.folder)], check=False)
+    assert crashed.returncode == -9
+    assert [file.suffix for file in outbox.folder.iterdir()] == [".partial"]
+    assert steps(outbox) == []
+    outbox.put(delivery())
+    assert steps(outbox) == [10]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"\xff\xfe",
+        b"[]",
+        b'{"deployment": "a/b"}',
+        delivery().model_copy(update={"skip": SKIPPED}).model_dump_json().replace('"step":10', '"step":-1').encode(),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_set_aside_and_does_not_block_the_others(outbox: Outbox, content: bytes) -> None:
+    bad = outbox.folder / "0-unreadable.json"
+    bad.write_bytes(content)
+    outbox.put(delivery())
+    assert steps(outbox) == [10]
+    assert bad.with_suffix(".unreadable").read_bytes() == content
+    assert len(outbox) == 1
+
+
+def test_a_file_that_another_process_has_delivered_meanwhile_is_passed_over(outbox: Outbox) -> None:
+    outbox.put(delivery(10))
+    outbox.put(delivery(20))
+    pending = outbox.pending()
+    next(pending)
+    sorted(outbox.folder.glob("*.json"))[1].unlink()
+    assert list(pending) == []
+
+
+def test_many_threads_may_put_at_once(outbox: Outbox) -> None:
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda step: outbox.put(delivery(step)), range(40)))
+    assert sorted(steps(outbox)) == list(range(40))
+
+
+def test_the_same_point_always_has_the_same_key_and_others_have_others() -> None:
+    assert delivery().idempotency_key == delivery().idempotency_key
+    points = [POINT, replace(POINT, step=11), replace(POINT, attempt=1), replace(POINT, run="b")]
+    assert len({Delivery.of(request(point), DEPLOYMENT).idempotency_key for point in points}) == 4
+
+
+def test_a_skip_is_tagged_with_its_reason() -> None:
+    skipped = Delivery.of(request(), DEPLOYMENT, SKIPPED)
+    assert skipped.tags == ("run:run", "step:10", "suite:suite", "skipped:busy")
+    assert delivery().tags == ("run:run", "step:10", "suite:suite")
