@@ -15,12 +15,12 @@ from typing import Any
 
 import anyio
 from prefect import flow
-from prefect.client.schemas.objects import FlowRun
-from prefect.states import Completed, State
+from prefect.client.schemas.objects import FlowRun, State
+from prefect.states import Completed
 
 from infra.concurrency import gather_all
 from infra.fleet.lease import confirm, held
-from infra.model import EvalReport, EvalRequest, SkippedPoint
+from infra.model import EvalReport, EvalRequest, SkippedPoint, SkipReason
 from infra.records import commit, now
 from infra.snapshot import delete_snapshots
 from infra.store import Store
@@ -34,16 +34,16 @@ from tasks.skip import as_skip, skip
 
 logger = logging.getLogger(__name__)
 RETIRE_TIMEOUT_S = 120
-GRACE_S = 300  # beyond the point's own deadline, for reporting and retiring
+for _package in ("flows", "tasks", "infra"):  # what they log goes to the UI too (PREFECT_LOGGING_EXTRA_LOGGERS)
+    logging.getLogger(_package).setLevel(logging.INFO)
 
 
-def clean_up_after_crash(_flow: Any, run: FlowRun, state: State[Any]) -> None:
-    """For a flow whose `finally` did not run: frees what it owned and leaves a record, unless it has one."""
-    request = EvalRequest.model_validate(run.parameters["request"])
-    store = Store(request.store_url)
-    commit(store, _skipped(request, "crashed", f"the flow run ended as {state.name}: {state.message or 'no message'}"))
+def clean_up_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:
+    """For a flow that was killed, whose `finally` did not run: Prefect's runner calls this in a process of its own."""
+    request = EvalRequest.model_validate(flow_run.parameters["request"])
+    _leave_record(request, f"the flow run ended as {state.name}: {state.message or 'no message'}")
     if request.source.staged:
-        delete_snapshots(store, request.point)
+        delete_snapshots(Store(request.store_url), request.point)
         shutil.rmtree(request.source.path, ignore_errors=True)
 
 
@@ -53,16 +53,17 @@ def clean_up_after_crash(_flow: Any, run: FlowRun, state: State[Any]) -> None:
     persist_result=False,
     on_crashed=[clean_up_after_crash],
     on_cancellation=[clean_up_after_crash],
-    on_failure=[clean_up_after_crash],
 )
 async def evaluate_snapshot(request: EvalRequest) -> EvalReport | State[Any]:
     """Measure one snapshot of a run on leased engines that have proved which weights they serve."""
     try:
         async with asyncio.timeout(request.deadline_s):
             return await _measure(request)
-    except Exception as error:
+    except BaseException as error:
         reason = as_skip(error)
-        if reason is None:
+        if reason is None:  # a bug of ours, or the end of this process: it fails, but not without a record
+            ended = isinstance(error, asyncio.CancelledError)
+            _leave_record(request, "the flow run was cancelled" if ended else f"{type(error).__name__}: {error}")
             raise
         logger.warning("%s skipped: %s", request.point.name, reason)
         record = await skip(request, _skipped(request, reason.reason, reason.message))
@@ -88,6 +89,11 @@ async def _measure(request: EvalRequest) -> EvalReport:
     finally:
         with anyio.move_on_after(RETIRE_TIMEOUT_S, shield=True):
             await retire(point, request.source, request.store_url)
+
+
+def _leave_record(request: EvalRequest, message: str) -> None:
+    """A point that failed is on the curve too, unless its record is there already."""
+    commit(Store(request.store_url), _skipped(request, SkipReason.CRASHED.value, message))
 
 
 def _skipped(request: EvalRequest, reason: str, message: str) -> SkippedPoint:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 
 from prefect import aserve
-from prefect.deployments.runner import EntrypointType
+from prefect.flows import EntrypointType
 
 from flows.evaluate_snapshot import evaluate_snapshot
 

@@ -41,7 +41,6 @@ PREFECT_ENVIRONMENT = {
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
     "PREFECT_RUNNER_POLL_FREQUENCY": "1",
     "PREFECT_LOGGING_EXTRA_LOGGERS": "flows,tasks,infra",
-    "PREFECT_LOGGING_ROOT_LEVEL": "INFO",  # else the extra loggers pass on warnings only
     "PREFECT_CLI_PROMPT": "false",
 }
 

@@ -33,13 +33,16 @@ class Store:
     """One root in object storage; keys are relative, with '/' between parts. All methods block."""
 
     def __init__(self, url: str) -> None:
-        """Raises ConfigError for a URL that is neither file:// nor s3://bucket."""
+        """Raises ConfigError for a URL that is neither file:// nor s3://bucket, or an S3 store without s3fs."""
         self.url = url.rstrip("/")
         scheme, _, rest = self.url.partition("://")
         if scheme not in ("file", "s3") or not rest.strip("/"):
             raise ConfigError(f"store {url!r}: use file:///folder or s3://bucket/prefix")
         self.is_local = scheme == "file"
-        self._fs, self._root = fsspec.core.url_to_fs(self.url, **({} if self.is_local else _s3_options()))
+        try:
+            self._fs, self._root = fsspec.core.url_to_fs(self.url, **({} if self.is_local else _s3_options()))
+        except ImportError:
+            raise ConfigError(f"store {url!r} needs the package s3fs: install pinpoint-trainer[s3]") from None
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
@@ -216,7 +219,7 @@ def _botocore_error() -> type[Exception]:
     import sys
 
     module = sys.modules.get("botocore.exceptions")
-    return module.BotoCoreError if module else OSError  # type: ignore[no-any-return]
+    return module.BotoCoreError if module else OSError
 
 
 def _temporary(path: Path) -> Path:

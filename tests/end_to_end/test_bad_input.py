@@ -78,9 +78,15 @@ def test_a_checkpoint_that_is_not_there_is_named(home: Path, suite: Path) -> Non
 
 
 def test_a_store_that_does_not_answer_is_named(home: Path) -> None:
-    keys = {"AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s", "AWS_DEFAULT_REGION": "us-east-1"}
     endpoint = f"http://127.0.0.1:{free_port()}"
-    done = pinpoint("history", "--store", "s3://bucket/root", PINPOINT_S3_ENDPOINT_URL=endpoint, **keys)
+    done = pinpoint(
+        "history",
+        "--store",
+        "s3://bucket/root",
+        PINPOINT_S3_ENDPOINT_URL=endpoint,
+        AWS_ACCESS_KEY_ID="key",
+        AWS_SECRET_ACCESS_KEY="secret",
+    )
     assert_one_clear_line(done, "s3://bucket/root", endpoint, "s3_endpoint_url")
 
 

@@ -20,7 +20,7 @@ from infra.store import Store
 from tests.services.stack import FLEET, RunningStack
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 from trainer_integration.prefect_api import PrefectApi
-from trainer_integration.submit import InFlight, Submitter
+from trainer_integration.submit import Submitter
 from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
 
 
@@ -65,7 +65,7 @@ class Points:
                 time.sleep(0.5)
         raise AssertionError("Prefect did not take the flow run")
 
-    def record(self, step: int, timeout_s: float = 120) -> EvalReport | SkippedPoint:
+    def record(self, step: int, timeout_s: float = 60) -> EvalReport | SkippedPoint:
         point = EvalPoint(run=self.run, step=step)
         wait_until(lambda: find(self.store, point, "suite") is not None, timeout_s)
         record = find(self.store, point, "suite")
@@ -146,7 +146,7 @@ def test_a_point_past_its_deadline_is_a_timeout(services: RunningStack, points: 
     wait_until(points.nothing_left)
 
 
-def flow_process(home: Path, flow_run_id: str) -> psutil.Process | None:
+def flow_process(flow_run_id: str) -> psutil.Process | None:
     """The process of a flow run, by the id that the runner put into its environment."""
     for process in psutil.process_iter():
         try:
@@ -160,18 +160,12 @@ def flow_process(home: Path, flow_run_id: str) -> psutil.Process | None:
 
 def test_a_killed_flow_leaves_a_record_and_no_snapshot(services: RunningStack, points: Points) -> None:
     slow = points.dataset.model_copy(update={"sampling": Sampling(max_new_tokens=100), "samples_per_prompt": 300})
-    request = points.request(5, dataset=slow)
-    flow_run_id = points.submit(request)
-    submitter = Submitter(Outbox(services.home / "outbox-kill"), points.store, services.stack.prefect_api_url)
-    watched = InFlight.of(request)
-    watched.flow_run_id = flow_run_id
-    submitter._in_flight["killed"] = watched
+    flow_run_id = points.submit(points.request(5, dataset=slow))
     wait_until(lambda: len(points.store.list("snapshots")) > 0)
-    process = flow_process(services.home, flow_run_id)
+    process = flow_process(flow_run_id)
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
     record = points.record(5)
-    submitter.close()
     assert isinstance(record, SkippedPoint)
     assert record.reason == "crashed"
     wait_until(points.nothing_left)

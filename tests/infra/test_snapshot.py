@@ -201,16 +201,17 @@ def test_a_deletion_takes_the_manifest_first(tmp_path: Path) -> None:
 
 def test_a_deletion_takes_every_attempt_to_export_the_point_and_nothing_else(store: Store, tmp_path: Path) -> None:
     folder = make_checkpoint(tmp_path / "c")
-    others = [EvalPoint(run="run", step=10, attempt=n) for n in (1, 10)] + [
+    point = EvalPoint(run="run", step=10, attempt=1)
+    others = [EvalPoint(run="run", step=10, attempt=n) for n in (0, 10)] + [
         EvalPoint(run="run", step=100),
         EvalPoint(run="run", step=1),
         EvalPoint(run="run2", step=10),
         EvalPoint(run="ru", step=10),
     ]
-    kept = {export(store, folder, point)[0] for point in others}
-    export(store, folder)
-    store.write(f"{new_prefix(POINT)}/model.safetensors", b"an export that did not finish")
-    held = sum(size for key, size in store.list(SNAPSHOTS).items() if "step00000010-a0-" in key and "/run/" in key)
-    assert delete_snapshots(store, POINT) == held
+    kept = {export(store, folder, other)[0] for other in others}
+    export(store, folder, point)
+    store.write(f"{new_prefix(point)}/model.safetensors", b"an export that did not finish")
+    held = sum(size for key, size in store.list(SNAPSHOTS).items() if "step00000010-a1-" in key and "/run/" in key)
+    assert delete_snapshots(store, point) == held
     assert {key.rsplit("/", 1)[0] for key in store.list(SNAPSHOTS)} == kept
-    assert delete_snapshots(store, POINT) == 0
+    assert delete_snapshots(store, point) == 0

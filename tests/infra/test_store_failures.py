@@ -77,7 +77,7 @@ def closed_port(monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", ["a", "snapshots/access key/step00000403-a0"])
+@pytest.mark.parametrize("key", ["a", "snapshots/signature/step00000403-a0"])
 def test_a_server_that_does_not_listen_is_unreachable_at_its_endpoint(closed_port: str, key: str) -> None:
     with pytest.raises(StoreUnreachable, match=closed_port):
         Store("s3://bucket/run").read(key)

@@ -32,10 +32,10 @@ def until(true: Callable[[], Any], within_s: float = 8.0) -> None:
 
 @pytest.fixture(autouse=True)
 def _fast_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("TICK_S", 0.02), ("POLL_S", 0.04), ("FIRST_PAUSE_S", 0.05), ("LONGEST_PAUSE_S", 0.2)):
+    for name, seconds in (("TICK_S", 0.01), ("POLL_S", 0.02), ("FIRST_PAUSE_S", 0.05), ("LONGEST_PAUSE_S", 0.1)):
         monkeypatch.setattr(submit, name, seconds)
-    monkeypatch.setattr(submit, "RECORD_GRACE_S", 0.1)
-    monkeypatch.setattr(prefect_api, "TIMEOUT", 0.3)
+    monkeypatch.setattr(submit, "RECORD_GRACE_S", 0.05)
+    monkeypatch.setattr(prefect_api, "TIMEOUT", 0.2)
 
 
 @pytest.fixture

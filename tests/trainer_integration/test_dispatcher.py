@@ -17,6 +17,7 @@ from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import report_at
 from tests.trainer_integration.conftest import PROMPT_S, SUITE, Exporter, Trainer, until
 from tests.trainer_integration.test_submit import AWAY, break_
+from trainer_integration import prefect_api
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
 
 
@@ -26,7 +27,10 @@ def test_a_step_that_is_not_due_does_nothing(trainer: Trainer) -> None:
 
 
 @pytest.mark.parametrize("how", ["up", *AWAY])
-def test_on_step_returns_at_once_whatever_prefect_does(trainer: Trainer, prefect: FakePrefect, how: str) -> None:
+def test_on_step_returns_at_once_whatever_prefect_does(
+    trainer: Trainer, prefect: FakePrefect, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefect_api, "TIMEOUT", 10 * PROMPT_S)
     break_(prefect, how)
     dispatcher = trainer.start()
     for step in (10, 20, 30):
@@ -36,6 +40,7 @@ def test_on_step_returns_at_once_whatever_prefect_does(trainer: Trainer, prefect
         assert dispatched is not None
         assert dispatched.skipped is None
     assert len(trainer.staged) == 3
+    prefect.stop()  # lets the hung one go
 
 
 def test_what_the_loop_waited_for_is_measured_and_travels_with_the_request(trainer: Trainer, prefect: FakePrefect) -> None:

@@ -155,7 +155,7 @@ def test_a_point_without_a_record_at_its_deadline_ends_as_timeout_whatever_prefe
 ) -> None:
     if how in AWAY:
         break_(prefect, how)
-    dispatcher = trainer.start(deadline_s=0.25)
+    dispatcher = trainer.start(deadline_s=0.1)
     dispatcher.on_step(10)
     if how == "forgotten":
         until(lambda: prefect.runs)

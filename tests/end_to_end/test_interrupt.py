@@ -1,0 +1,93 @@
+"""Ctrl-C at any time ends everything that was started, and nothing is left behind: no process, no snapshot, no Ray session."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from infra.records import history
+from infra.store import Store
+from tests.end_to_end.command import PINPOINT
+from tests.services.ports import free_port
+
+
+def processes_of(home: Path) -> list[psutil.Process]:
+    """Whatever was started with this home in its environment."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            if process.environ().get("PINPOINT_HOME") == str(home) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+        except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def start_demo(home: Path) -> subprocess.Popen[str]:
+    command = [PINPOINT, "demo", "--small", "--run", "stopped", "--steps", "500", "--every", "2", "--port", str(free_port())]
+    environment = {**os.environ, "PINPOINT_HOME": str(home), "PINPOINT_STAGING_DIR": str(home / "staging")}
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+
+
+def wait_for(home: Path, moment: str) -> None:
+    """A moment of a demo's life: the server is starting, snapshots are staged, or the first record is there."""
+    deadline = time.monotonic() + 120
+    pattern = {"starting": "logs/prefect-server.log", "staged": "staging/staged/stopped/*/*", "running": "store/runs/*/points/*/*/*"}
+    while not list(home.glob(pattern[moment])):
+        assert time.monotonic() < deadline, f"the demo did not get as far as {moment}"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("moment", "sign", "code"),
+    [
+        ("starting", signal.SIGINT, 130),
+        ("staged", signal.SIGINT, 130),
+        ("running", signal.SIGINT, 130),
+        ("running", signal.SIGTERM, 143),
+    ],
+)
+def test_nothing_is_left_when_the_demo_is_stopped(tmp_path: Path, moment: str, sign: int, code: int) -> None:
+    home = tmp_path / "home"
+    rays = set(Path("/tmp").glob("pinpoint-ray-*"))
+    demo = start_demo(home)
+    try:
+        wait_for(home, moment)
+        demo.send_signal(sign)
+        time.sleep(0.2)
+        demo.send_signal(signal.SIGINT)  # an impatient second Ctrl-C must not break the clean-up
+        output, _ = demo.communicate(timeout=90)
+    finally:
+        demo.kill()
+    assert demo.returncode == code, output
+    assert "Traceback" not in output
+    assert processes_of(home) == []
+    assert set(Path("/tmp").glob("pinpoint-ray-*")) == rays
+    assert [path for path in (home / "staging").rglob("*") if path.is_file()] == []
+    assert list((home / "outbox").glob("*.json")) == []
+    store = Store((home / "store").as_uri())
+    assert store.list("snapshots") == {}
+    if moment == "running":
+        recorded = history(store, "stopped")
+        assert recorded[0].point.step == 0
+
+
+def test_nothing_runs_on_when_the_demo_is_killed(tmp_path: Path) -> None:
+    """SIGKILL can't be handled, but no process outlives it; what is in the store is for `reclaim` to find."""
+    home = tmp_path / "home"
+    demo = start_demo(home)
+    try:
+        wait_for(home, "running")
+    finally:
+        demo.kill()
+        demo.communicate(timeout=30)
+    deadline = time.monotonic() + 60
+    while processes_of(home):
+        assert time.monotonic() < deadline, [process.cmdline() for process in processes_of(home)]
+        time.sleep(0.5)

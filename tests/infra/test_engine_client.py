@@ -1,0 +1,85 @@
+"""SGLang's native HTTP protocol, spoken with a deadline on every call; a dropped connection is a dead engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from infra.engines import client as protocol
+from infra.engines.client import EngineClient
+from infra.errors import EngineDead, EngineRefused, EngineTimeout
+from infra.model import Sampling
+from tests.fakes.engine import FakeEngine
+
+GENERATE = "/generate"
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    with FakeEngine("key") as made:
+        yield made
+
+
+async def test_an_engine_is_ready_unless_it_is_starting_stuck_or_gone(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(protocol, "PROBE_TIMEOUT_S", 0.2)
+    async with EngineClient(engine.base_url, "key") as client:
+        assert await client.ready()
+        engine.unavailable = {"/ready"}
+        assert not await client.ready()
+        engine.unavailable, engine.hangs = set(), {"/ready"}
+        assert not await client.ready()
+        engine.stop()
+        assert not await client.ready()
+
+
+async def test_a_generation_names_the_versions_of_all_its_spans_in_order(engine: FakeEngine) -> None:
+    engine.mixed_at = 2
+    async with EngineClient(engine.base_url, "key") as client:
+        first = await client.generate("1+1=", Sampling(), rid="a", timeout_s=5)
+        mixed = await client.generate("1+1=", Sampling(), rid="b", timeout_s=5)
+    assert (first.text, first.finish, first.weight_versions, first.completion_tokens) == ("7", "stop", ("default",), 2)
+    assert mixed.weight_versions == ("someone/1/0/else", "default")
+
+
+async def test_a_generation_has_a_deadline_and_a_dropped_one_is_a_dead_engine(engine: FakeEngine) -> None:
+    async with EngineClient(engine.base_url, "key") as client:
+        engine.hangs = {GENERATE}
+        with pytest.raises(EngineTimeout, match="no answer within 0.2 s"):
+            await client.generate("1", Sampling(), rid="a", timeout_s=0.2)
+        engine.hangs, engine.drops = set(), {GENERATE}
+        with pytest.raises(EngineDead) as caught:
+            await client.generate("1", Sampling(), rid="b", timeout_s=5)
+    assert caught.value.engine == engine.base_url
+
+
+async def test_a_refusal_carries_its_status_and_the_engines_own_words(engine: FakeEngine) -> None:
+    engine.unavailable = {GENERATE}
+    async with EngineClient(engine.base_url, "key") as client:
+        with pytest.raises(EngineRefused, match="/generate answered 503: starting$") as caught:
+            await client.generate("1", Sampling(), rid="a", timeout_s=5)
+    assert caught.value.status == 503
+
+
+async def test_an_update_neither_aborts_requests_nor_leaves_the_cache(engine: FakeEngine, tmp_path: object) -> None:
+    async with EngineClient(engine.base_url, "key") as client:
+        await client.update_weights(str(tmp_path), "v", 5)
+        await client.abort("a")
+    (_, path, body), (_, abort, named) = engine.requests
+    assert (path, body["abort_all_requests"], body["flush_cache"]) == ("/update_weights_from_disk", False, True)
+    assert (abort, named) == ("/abort_request", {"rid": "a", "abort_all": False})
+
+
+async def test_the_key_is_sent_and_not_shown_in_an_error(engine: FakeEngine) -> None:
+    async with EngineClient(engine.base_url, "wrong-key") as client:
+        with pytest.raises(EngineRefused, match="401: Unauthorized") as caught:
+            await client.weight_version()
+    assert "wrong-key" not in str(caught.value)
+    assert engine.headers[0]["Authorization"] == "Bearer wrong-key"
+
+
+async def test_a_client_that_was_not_entered_says_so(engine: FakeEngine) -> None:
+    with pytest.raises(RuntimeError, match="context manager"):
+        await EngineClient(engine.base_url).weight_version()
