@@ -9,12 +9,14 @@ from __future__ import annotations
 import asyncio
 
 from prefect import aserve
-from prefect.flows import EntrypointType
+from prefect.types.entrypoint import EntrypointType
 
 from flows.evaluate_snapshot import evaluate_snapshot
+from infra.processes import end_group_with_parent
 
 DEPLOYMENT = "pinpoint"
 RUNS_AT_ONCE = 4
+ORPHAN_GRACE_S = 20.0  # for flows to end in order when whoever started this was killed
 
 
 async def serve() -> None:
@@ -28,4 +30,5 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
+    end_group_with_parent(ORPHAN_GRACE_S)
     asyncio.run(serve())

@@ -168,6 +168,7 @@ class FleetSpec(BaseModel):
     max_running_requests: int = Field(default=64, ge=1, description="requests an engine decodes at once")
     boot_timeout_s: float = Field(default=180.0, gt=0, description="seconds for engines to be placed and to come up")
     lease_timeout_s: float = Field(default=1800.0, gt=0, description="seconds to wait while another point has the fleet")
+    lease_ttl_s: float = Field(default=60.0, gt=0, description="seconds after which a holder that died has lost the fleet")
     idle_timeout_s: float = Field(default=600.0, gt=0, description="seconds without a lease until the engines end")
 
 
@@ -188,6 +189,7 @@ class FleetLease:
     fleet: str
     epoch: int
     holder: str
+    ttl_s: float
     engines: tuple[EngineRef, ...]
     api_key: str = field(repr=False)
 

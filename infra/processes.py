@@ -1,6 +1,6 @@
 """A child process never outlives the one that started it, even if that one is killed.
 
-`python -m infra.processes SIGNAL COMMAND...` asks the kernel for that and then becomes COMMAND, whatever program it is.
+`python -m infra.processes SIGNAL PARENT COMMAND...` asks the kernel for that and then becomes COMMAND, whatever program it is.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -20,22 +22,34 @@ PR_SET_PDEATHSIG = 1
 STOP_TIMEOUT_S = 15.0
 
 
-def die_with_parent(sign: int = signal.SIGTERM) -> None:
+def die_with_parent(sign: int, parent: int) -> None:
     """Asks Linux to send `sign` to this process when the thread that started it ends; elsewhere does nothing.
 
-    Source: prctl(2). A parent that has gone before the call is noticed too.
+    Source: prctl(2). `parent` is its pid, so that one that has gone before the call is noticed.
     """
     if not sys.platform.startswith("linux"):
         return
-    parent = os.getppid()
     ctypes.CDLL(None, use_errno=True).prctl(PR_SET_PDEATHSIG, sign)
-    if parent == 1 or os.getppid() != parent:
+    if os.getppid() != parent:
         os.kill(os.getpid(), sign)
+
+
+def end_group_with_parent(grace_s: float) -> None:
+    """From now on, when this process has lost its parent for `grace_s` and is still there, its whole group is killed."""
+    parent = os.getppid()
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(1.0)
+        time.sleep(grace_s)
+        os.killpg(os.getpgrp(), signal.SIGKILL)
+
+    threading.Thread(target=watch, name="pinpoint-parent-watch", daemon=True).start()
 
 
 def fated(command: Sequence[str], sign: int = signal.SIGTERM) -> list[str]:
     """`command`, made to get `sign` when the thread that starts it ends: start it from one that lives long enough."""
-    return [sys.executable, "-m", "infra.processes", str(int(sign)), *command]
+    return [sys.executable, "-m", "infra.processes", str(int(sign)), str(os.getpid()), *command]
 
 
 def start(command: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -66,5 +80,5 @@ def stop(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) ->
 
 
 if __name__ == "__main__":
-    die_with_parent(int(sys.argv[1]))
-    os.execvp(sys.argv[2], sys.argv[2:])
+    die_with_parent(int(sys.argv[1]), int(sys.argv[2]))
+    os.execvp(sys.argv[3], sys.argv[3:])

@@ -68,6 +68,7 @@ class EvalDispatcher:
         self.store.check()
         self.attempt = next_attempt(self.store, dispatch.run)
         self.schedule = Schedule(dispatch.every, start=dispatch.start_step)
+        self._skipped_at: int | None = None
         api_url = settings.prefect_api_url or "http://127.0.0.1:4200/api"
         self.submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), self.store, api_url)
 
@@ -113,6 +114,8 @@ class EvalDispatcher:
         return None if due is None else self._dispatch(due, final=final)
 
     def _dispatch(self, due: Due, *, final: bool) -> Dispatched:
+        if due.step == self._skipped_at:  # its record is a skip for good: the final point gets one of its own
+            self.attempt = next_attempt(self.store, self.dispatch.run)
         point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self.attempt, final=final, missed=due.missed)
         started = time.monotonic()
         admitted = self._admitted() or final
@@ -157,6 +160,8 @@ class EvalDispatcher:
             finished_at=now(),
         )
         request = self._request(point, SnapshotSource(path="", staged=False), exported_s)
+        self.schedule.reopen(point.step)
+        self._skipped_at = point.step
         self.submitter.submit(Delivery.of(request, self.dispatch.deployment, skipped), None)
         return Dispatched(point=point, export_time_seconds=exported_s, waited_seconds=waited_s, skipped=reason.value)
 

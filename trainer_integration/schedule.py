@@ -38,3 +38,8 @@ class Schedule:
     def mark(self, step: int) -> None:
         """Says that `step` has a point already, the baseline for one."""
         self._seen, self._evaluated = max(self._seen, step), step
+
+    def reopen(self, step: int) -> None:
+        """Says that `step` got no measurement: shown again as the final one, it is due again."""
+        if self._evaluated == step:
+            self._evaluated = None

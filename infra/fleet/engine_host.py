@@ -28,6 +28,7 @@ from infra.store import Store
 logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.1
+PROBE_TIMEOUT_S = 5.0
 
 
 class EngineHost:
@@ -49,7 +50,7 @@ class EngineHost:
         """
         folder = self.fetched(snapshot)
         architecture = snapshot.manifest.files["config.json"].digest
-        if self.process is None or self.process.poll() is not None or self.architecture != architecture:
+        if self.architecture != architecture or not self._answers(PROBE_TIMEOUT_S):
             self.stop()
             self._start(folder, boot_timeout_s)
             self.architecture = architecture
@@ -103,13 +104,9 @@ class EngineHost:
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], log: IO[bytes], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        headers = {"Authorization": f"Bearer {self.api_key}"}
         while time.monotonic() < deadline and process.poll() is None:
-            try:
-                if httpx.get(f"{self.base_url}/ready", timeout=2, headers=headers).status_code == 200:
-                    return
-            except httpx.HTTPError:
-                pass
+            if self._answers(2.0):
+                return
             time.sleep(POLL_S)
         ended = process.poll()
         self.stop()
@@ -117,6 +114,17 @@ class EngineHost:
         last = " ".join(log.read().decode(errors="replace").split())[-600:]
         how = f"ended with code {ended}" if ended is not None else f"was not ready within {timeout_s:g} s"
         raise FleetUnhealthy(f"engine {self.name} {how}: {last}")
+
+
+    def _answers(self, timeout_s: float) -> bool:
+        """Whether the engine is there and takes requests. A paused one does; a hung one gives no answer in time."""
+        if self.process is None or self.process.poll() is not None:
+            return False
+        try:
+            headers = {"Authorization": f"Bearer {self.api_key}"}
+            return httpx.get(f"{self.base_url}/ready", timeout=timeout_s, headers=headers).status_code == 200
+        except httpx.HTTPError:
+            return False
 
 
 def _free_port(address: str) -> int:

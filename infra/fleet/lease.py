@@ -39,7 +39,11 @@ def connect(address: str | None = None) -> None:
         raise ServiceUnreachable("Ray", "(no address)", "set PINPOINT_RAY_ADDRESS, or start one with `pinpoint up`")
     check_ray(address)
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    try:
+        ray.init(address=address, namespace=NAMESPACE, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError) as error:
+        remedy = "is it a Ray GCS, of this version, and is RAY_AUTH_TOKEN_PATH the token of that cluster?"
+        raise ServiceUnreachable("Ray", address, f"{remedy} ({' '.join(str(error).split())[:200]})") from error
 
 
 def check_ray(address: str) -> None:
@@ -73,12 +77,10 @@ async def acquire(spec: FleetSpec, snapshot: SnapshotRef, holder: str) -> FleetL
 @asynccontextmanager
 async def held(lease: FleetLease) -> AsyncIterator[None]:
     """Renews the lease while the body runs, ends the body with LeaseLost if that fails, gives back on every outcome."""
-    from infra.fleet.warden import LEASE_TTL_S
-
     try:
         with first_failure():
             async with asyncio.TaskGroup() as group:
-                keeper = group.create_task(_keep(lease, LEASE_TTL_S / 4))
+                keeper = group.create_task(_keep(lease, lease.ttl_s / 4))
                 yield
                 keeper.cancel()
     finally:

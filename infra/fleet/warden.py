@@ -23,7 +23,6 @@ from infra.fleet.engine_host import EngineHost
 from infra.model import EngineRef, FleetLease, FleetSpec, SnapshotRef
 
 logger = logging.getLogger(__name__)
-LEASE_TTL_S = 60.0
 IDLE_CHECK_S = 2.0
 
 
@@ -34,6 +33,7 @@ class _Holding:
     holder: str
     epoch: int
     expires: float
+    ttl_s: float
 
 
 class FleetWarden:
@@ -61,14 +61,16 @@ class FleetWarden:
             return current.holder
         self.epoch += 1
         epoch = self.epoch
-        self.holding = _Holding(holder, epoch, time.monotonic() + spec.boot_timeout_s + LEASE_TTL_S)
+        self.holding = _Holding(holder, epoch, time.monotonic() + spec.boot_timeout_s + spec.lease_ttl_s, spec.lease_ttl_s)
         try:
             engines = await self._engines(spec, snapshot)
         except BaseException:
             self.release(epoch)
             raise
         self.renew(epoch)
-        return FleetLease(fleet=self.name, epoch=epoch, holder=holder, engines=engines, api_key=self.api_key)
+        return FleetLease(
+            fleet=self.name, epoch=epoch, holder=holder, ttl_s=spec.lease_ttl_s, engines=engines, api_key=self.api_key
+        )
 
     def renew(self, epoch: int) -> None:
         """Raises LeaseLost if `epoch` is not the one that holds the fleet."""
@@ -76,7 +78,7 @@ class FleetWarden:
         if current is None or current.epoch != epoch:
             now = "nobody" if current is None else f"{current.holder} (epoch {current.epoch})"
             raise LeaseLost(f"lease {epoch} of fleet {self.name} has expired; held by {now}")
-        current.expires = time.monotonic() + LEASE_TTL_S
+        current.expires = time.monotonic() + current.ttl_s
         self.last_used = time.monotonic()
 
     async def give_back(self, epoch: int) -> None:

@@ -38,7 +38,11 @@ def start_demo(home: Path) -> subprocess.Popen[str]:
 def wait_for(home: Path, moment: str) -> None:
     """A moment of a demo's life: the server is starting, snapshots are staged, or the first record is there."""
     deadline = time.monotonic() + 120
-    pattern = {"starting": "logs/prefect-server.log", "staged": "staging/staged/stopped/*/*", "running": "store/runs/*/points/*/*/*"}
+    pattern = {
+        "starting": "logs/prefect-server.log",
+        "staged": "staging/staged/stopped/*/*",
+        "running": "store/runs/*/points/*/*/*",
+    }
     while not list(home.glob(pattern[moment])):
         assert time.monotonic() < deadline, f"the demo did not get as far as {moment}"
         time.sleep(0.05)

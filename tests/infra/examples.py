@@ -43,7 +43,7 @@ TOKEN = SNAPSHOT.version.token
 
 def lease(*engines: str) -> FleetLease:
     refs = tuple(EngineRef(name=name, base_url="http://127.0.0.1:1", pid=1, checkpoint_path="/x") for name in engines)
-    return FleetLease(fleet="eval", epoch=1, holder="test", engines=refs, api_key="secret")
+    return FleetLease(fleet="eval", epoch=1, holder="test", ttl_s=60.0, engines=refs, api_key="secret")
 
 
 def proof(engine: str, version: str = TOKEN, checksum: str = "c") -> EngineProof:

@@ -35,7 +35,7 @@ class Fleet:
             EngineRef(name=f"engine-{n}", base_url=engine.base_url, pid=1, checkpoint_path=path)
             for n, engine in enumerate(self.engines)
         )
-        return FleetLease(fleet="eval", epoch=1, holder="test", engines=refs, api_key=KEY)
+        return FleetLease(fleet="eval", epoch=1, holder="test", ttl_s=60.0, engines=refs, api_key=KEY)
 
 
 @contextmanager

@@ -90,6 +90,18 @@ def test_the_final_point_is_never_skipped(trainer: Trainer, policy: str) -> None
     assert len(trainer.staged) == 2
 
 
+def test_a_last_step_that_was_skipped_before_it_was_known_to_be_the_last_is_measured_all_the_same(trainer: Trainer) -> None:
+    dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
+    dispatcher.on_step(10)
+    busy = dispatcher.on_step(20)
+    last = dispatcher.on_step(20, final=True)
+    assert busy is not None
+    assert last is not None
+    assert (busy.skipped, last.skipped) == ("busy", None)
+    assert last.point.final
+    assert last.point.key != busy.point.key
+
+
 def test_backpressure_waits_for_the_oldest_and_then_goes_on(trainer: Trainer) -> None:
     dispatcher = trainer.start(max_in_flight=1, backpressure_timeout_s=20)
     dispatcher.on_step(10)

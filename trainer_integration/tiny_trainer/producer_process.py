@@ -48,7 +48,7 @@ class ProducerJob:
 
 def produce(job: ProducerJob) -> None:
     """The target of the process. Returns when it was stopped or its parent is gone."""
-    die_with_parent(signal.SIGKILL)
+    die_with_parent(signal.SIGKILL, job.parent)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group: the trainer reacts, and stops us
     try:
         _produce(job)

@@ -1,0 +1,41 @@
+"""`prefect deploy --all` registers this project's deployments with any Prefect server."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+
+from tests.services.stack import RunningStack
+
+ROOT = Path(__file__).parents[2]
+PREFECT = str(Path(sys.executable).parent / "prefect")
+
+
+def prefect(*arguments: str, **environment: str) -> str:
+    done = subprocess.run(
+        [PREFECT, "--no-prompt", *arguments],
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_deploy_all_registers_every_deployment(services: RunningStack) -> None:
+    api = services.stack.prefect_api_url
+    environment = {"PREFECT_API_URL": api, "PREFECT_HOME": str(services.home / "prefect-client")}
+    before = httpx.get(f"{api}/deployments/name/evaluate_snapshot/pinpoint", timeout=30).json()
+    prefect("work-pool", "create", "pinpoint", "--type", "process", **environment)
+    prefect("deploy", "--all", **environment)
+    after = httpx.get(f"{api}/deployments/name/evaluate_snapshot/pinpoint", timeout=30).json()
+    assert after["work_pool_name"] == "pinpoint"
+    assert after["entrypoint"] == "flows.evaluate_snapshot.evaluate_snapshot"
+    assert after["parameter_openapi_schema"] == before["parameter_openapi_schema"]
