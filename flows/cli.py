@@ -21,7 +21,6 @@ from flows.terminal import curve, error_line, scores
 from infra.config import Settings, load_settings, load_suite
 from infra.errors import ConfigError, PinpointError
 from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SnapshotSource, Suite
-from infra.presentation import history_key
 from infra.records import find, history, next_attempt, runs
 from infra.snapshot import validate
 from infra.store import Store
@@ -58,7 +57,7 @@ def demo(
     settings_file: SettingsOption = None,
 ) -> None:
     """Train a tiny model by asynchronous RL and evaluate it on the way, for real, on this machine."""
-    from flows.demo import DemoOptions, new_run_name, run_demo, sweep
+    from flows.demo import DemoOptions, history_url, new_run_name, run_demo, sweep
     from flows.stack import stack_of
 
     settings = _settings(settings_file, store)
@@ -81,7 +80,8 @@ def demo(
             out.print(f"Prefect UI: {stack.ui_url}   run: {run}", soft_wrap=True)
             run_demo(options, settings, stack, out)
             out.print(curve(run, history(Store(settings.store), run)))
-            out.print(f"History in the UI: {stack.ui_url}/v2/artifacts/key/{history_key(run)}", soft_wrap=True)
+            out.print(f"History in the UI: {history_url(stack, run)}", soft_wrap=True)
+            out.print(f"Its points:        {stack.ui_url}/v2/runs?tags=run:{run}", soft_wrap=True)
             out.print(f"Later: `pinpoint history {run}`, and `pinpoint up` for the UI.", soft_wrap=True)
             if sys.stdin.isatty() and not exit_:
                 out.print("The UI stays up until Ctrl-C.")

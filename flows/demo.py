@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -26,6 +27,7 @@ from flows.stack import Stack
 from infra.config import Settings
 from infra.errors import PinpointError
 from infra.model import EvalPoint, SkippedPoint
+from infra.presentation import history_key
 from infra.processes import fated, stop
 from infra.records import commit, now
 from infra.snapshot import SNAPSHOTS
@@ -169,3 +171,14 @@ def _leave_records(options: DemoOptions, told: Told, store: Store) -> None:
 
 def new_run_name() -> str:
     return time.strftime("demo-%Y%m%d-%H%M%S")
+
+
+def history_url(stack: Stack, run: str) -> str:
+    """The page of the newest version of a run's history in the Prefect UI, or that of all versions."""
+    key = history_key(run)
+    body = {"artifacts": {"key": {"any_": [key]}}}
+    try:
+        found = httpx.post(f"{stack.prefect_api_url}/artifacts/latest/filter", json=body, timeout=10).json()
+        return f"{stack.ui_url}/v2/artifacts/artifact/{found[0]['latest_id']}"
+    except (httpx.HTTPError, ValueError, LookupError):
+        return f"{stack.ui_url}/v2/artifacts/key/{key}"

@@ -70,26 +70,29 @@ def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str,
 
 
 def report_markdown(report: EvalReport, snapshot_files: int, snapshot_bytes: int) -> str:
-    """What was measured, which weights, how that was proved, and how long each phase took."""
+    """What was measured, which weights, how that was proved, and how long each phase took; narrow enough for the UI."""
     proofs = "\n".join(
-        f"| {escaped(proof.engine)} | `{proof.reported_version}` | {proof.level.value} | {escaped(proof.checksum)} | "
-        f"{proof.load_seconds:.2f} |"
+        f"| {escaped(proof.engine)} | {_same_or_other(proof.reported_version, report.weight_version)} | {proof.level.value} "
+        f"| {escaped(proof.checksum[:12])}… | {proof.load_seconds:.2f} |"
         for proof in report.proofs
     )
     phases = "\n".join(f"| {name} | {seconds:.2f} |" for name, seconds in report.phases.items())
     outcomes = "\n".join(
         f"| {result.dataset} | {', '.join(f'{n} {name}' for name, n in result.outcomes.items() if n)} | "
-        f"[{result.worst:.3f}, {result.best:.3f}] | {result.duration_seconds:.1f} | {escaped(result.samples_location)} |"
+        f"[{result.worst:.3f}, {result.best:.3f}] | {result.duration_seconds:.1f} |"
         for result in report.results
     )
+    locations = "\n".join(f"* {result.dataset}: {escaped(result.samples_location)}" for result in report.results)
     return f"""# {escaped(report.point.name)}
 
-Suite **{report.suite}** (`{report.suite_digest}`), finished {report.finished_at}, {report.lag_steps} steps behind the trainer.
+Suite **{report.suite}**, finished {report.finished_at}, {report.lag_steps} steps behind the trainer.
 
 ## Which weights
-Snapshot `{report.snapshot_digest}`: {snapshot_files} files, {snapshot_bytes:,} bytes. Weight version `{report.weight_version}`.
+Weight version `{report.weight_version}`
 
-| engine | reported after load | proof | checksum | load (s) |
+Snapshot `{report.snapshot_digest}`: {snapshot_files} files, {snapshot_bytes:,} bytes
+
+| engine | read back | proof | checksum | load (s) |
 |---|---|---|---|---|
 {proofs}
 
@@ -97,17 +100,27 @@ Snapshot `{report.snapshot_digest}`: {snapshot_files} files, {snapshot_bytes:,} 
 Every response carried this version and no other.
 
 ## Samples
-| dataset | outcomes | score if the ungraded were all wrong, all right | seconds | samples |
-|---|---|---|---|---|
+| dataset | outcomes | bounds | seconds |
+|---|---|---|---|
 {outcomes}
+
+*bounds*: the mean if all samples that could not be graded were wrong, or right.
+
+{locations}
+
+Suite digest `{report.suite_digest}`
 
 ## Time
 | phase | seconds |
 |---|---|
-| export (training waited) | {report.export_time_seconds:.3f} |
+| staging (training waited) | {report.export_time_seconds:.3f} |
 {phases}
-| all | {report.duration_seconds:.2f} |
+| all but staging | {report.duration_seconds:.2f} |
 """
+
+
+def _same_or_other(reported: str, pinned: str) -> str:
+    return "this version" if reported == pinned else escaped(reported)
 
 
 def history_key(run: str) -> str:

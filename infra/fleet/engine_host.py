@@ -115,7 +115,6 @@ class EngineHost:
         how = f"ended with code {ended}" if ended is not None else f"was not ready within {timeout_s:g} s"
         raise FleetUnhealthy(f"engine {self.name} {how}: {last}")
 
-
     def _answers(self, timeout_s: float) -> bool:
         """Whether the engine is there and takes requests. A paused one does; a hung one gives no answer in time."""
         if self.process is None or self.process.poll() is not None:
