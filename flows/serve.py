@@ -7,11 +7,13 @@ a flow of a process worker that gets SIGTERM never runs its `finally` and stays 
 from __future__ import annotations
 
 import asyncio
+import sys
 
 from prefect import aserve
 from prefect.types.entrypoint import EntrypointType
 
 from flows.evaluate_snapshot import evaluate_snapshot
+from infra.config import load_settings
 from infra.processes import end_group_with_parent
 
 DEPLOYMENT = "pinpoint"
@@ -30,5 +32,7 @@ async def serve() -> None:
 
 
 if __name__ == "__main__":
-    end_group_with_parent(ORPHAN_GRACE_S)
+    if "--end-with-parent" in sys.argv:
+        end_group_with_parent(ORPHAN_GRACE_S)
+    load_settings().export_s3()
     asyncio.run(serve())

@@ -159,7 +159,7 @@ def _ray(logs: Path) -> Iterator[str]:
 @contextmanager
 def _runner(api: str, logs: Path) -> Iterator[None]:
     log = logs / "runner.log"
-    process = start([sys.executable, "-m", "flows.serve"], log, {})
+    process = start([sys.executable, "-m", "flows.serve", "--end-with-parent"], log, {})
     deployment = f"{api}/deployments/name/evaluate_snapshot/pinpoint"
     try:
         _wait(process, lambda: _answers(deployment), RUNNER_TIMEOUT_S, "the runner", api, log)

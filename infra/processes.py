@@ -35,8 +35,13 @@ def die_with_parent(sign: int, parent: int) -> None:
 
 
 def end_group_with_parent(grace_s: float) -> None:
-    """From now on, when this process has lost its parent for `grace_s` and is still there, its whole group is killed."""
+    """From now on, when this process has lost its parent for `grace_s` and is still there, its group is killed.
+
+    Only for a process that leads a group of its own, as `start` makes them; raises RuntimeError for another.
+    """
     parent = os.getppid()
+    if os.getpgrp() != os.getpid():
+        raise RuntimeError("this process does not lead its group, so the group is not its own to end")
 
     def watch() -> None:
         while os.getppid() == parent:

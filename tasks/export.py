@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from pathlib import Path
 
 from prefect import task
@@ -28,7 +27,7 @@ PARALLEL_UPLOADS = 4
 @task(name="export", task_run_name="export step {point.step}", timeout_seconds=TIMEOUT_S, **RETRIED)
 async def export(point: EvalPoint, source: SnapshotSource, store_url: str) -> SnapshotRef:
     """Raises SnapshotError for a folder that is no complete checkpoint, ExportFailed if the store does not take it."""
-    folder = Path(os.path.abspath(source.path))
+    folder = await asyncio.to_thread(Path(source.path).absolute)
     files = await asyncio.to_thread(validate, folder)
     manifest = await asyncio.to_thread(describe, folder, files, point)
     if not source.staged:

@@ -38,7 +38,9 @@ class EngineHost:
         self.name, self.api_key = name, api_key
         self.address = "127.0.0.1" if bind == "loopback" else ray.util.get_node_ip_address()
         self.max_running_requests = max_running_requests
-        self.cache = load_settings().staging_dir / "fetched" / fleet
+        settings = load_settings()
+        settings.export_s3()
+        self.cache = settings.staging_dir / "fetched" / fleet
         self.process: subprocess.Popen[bytes] | None = None
         self.base_url = ""
         self.architecture = ""

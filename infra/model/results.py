@@ -1,0 +1,130 @@
+"""What an evaluation is asked for, and what it gives: samples, scores, and one record a point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from infra.model.fleets import EngineProof, FleetSpec
+from infra.model.points import EvalPoint
+from infra.model.snapshots import SnapshotSource
+from infra.model.suites import Suite
+
+
+class SampleOutcome(StrEnum):
+    """What became of one sample. The last three could not be graded: they have no reward and never count as zero."""
+
+    OK = "ok"
+    TRUNCATED = "truncated"
+    NO_ANSWER = "no_answer"
+    GRADER_TIMEOUT = "grader_timeout"
+    GRADER_ERROR = "grader_error"
+    INFRA_ERROR = "infra_error"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One response and its grade.
+
+    `reward` is in [0, 1], or None when it could not be graded. `weight_versions` are the tokens that the engine itself
+    put on the response.
+    """
+
+    problem_id: str
+    index: int
+    prompt: str
+    response: str
+    answer: str
+    outcome: SampleOutcome
+    reward: float | None
+    weight_versions: tuple[str, ...]
+    engine: str
+    completion_tokens: int
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A mean with its standard error (clustered by prompt) and 95% interval [low, high], from `n` prompts."""
+
+    mean: float
+    stderr: float
+    low: float
+    high: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetResult:
+    """A dataset's score at one point.
+
+    `score` is None when nothing could be graded. `coverage` is the graded share of all samples, and [`worst`, `best`]
+    what the mean would be if all ungraded ones were wrong, or right. `weight_version_mean` is the mean step that the
+    engines reported, `mixed_version_ratio` the share of samples whose response spans more than one version.
+    """
+
+    dataset: str
+    score: Estimate | None
+    coverage: float
+    worst: float
+    best: float
+    n_prompts: int
+    n_samples: int
+    outcomes: dict[str, int]
+    truncated_ratio: float
+    weight_version_mean: float
+    mixed_version_ratio: float
+    completion_tokens: int
+    duration_seconds: float
+    samples_location: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvalReport:
+    """The record of a measured point; `duration_seconds` counts from the flow's own start, not from the queue."""
+
+    point: EvalPoint
+    suite: str
+    suite_digest: str
+    snapshot_digest: str
+    weight_version: str
+    proofs: tuple[EngineProof, ...]
+    results: tuple[DatasetResult, ...]
+    lag_steps: int
+    export_time_seconds: float
+    duration_seconds: float
+    phases: dict[str, float]
+    finished_at: str
+    kind: Literal["report"] = "report"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedPoint:
+    """The record of a point that has no number, and why."""
+
+    point: EvalPoint
+    suite: str
+    reason: str
+    message: str
+    export_time_seconds: float
+    finished_at: str
+    kind: Literal["skip"] = "skip"
+
+
+PointRecord = Annotated[EvalReport | SkippedPoint, Field(discriminator="kind")]
+
+
+class EvalRequest(BaseModel):
+    """All that crosses from training to evaluation: which point, where its weights are, what to measure and on what."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    point: EvalPoint = Field(description="run, step and attempt of the point")
+    source: SnapshotSource = Field(description="where the weights are")
+    suite: Suite = Field(description="what to measure")
+    fleet: FleetSpec = FleetSpec()
+    store_url: str = Field(description="object store: file:///folder or s3://bucket/prefix")
+    export_time_seconds: float = Field(default=0.0, ge=0, description="how long the training loop waited for staging")
+    deadline_s: float = Field(default=3600.0, gt=0, description="the point is skipped as 'timeout' after so long")

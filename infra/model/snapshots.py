@@ -1,0 +1,72 @@
+"""What a complete snapshot consists of, and where it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from infra.model.points import EvalPoint, WeightVersion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileEntry:
+    """A file of a snapshot: its size in bytes and the xxh3-128 hex digest of its content."""
+
+    size: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TensorEntry:
+    """A tensor of a snapshot: safetensors dtype name, shape, the file that holds it, xxh3-128 of its raw bytes."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    file: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """What a complete snapshot consists of. It is written last: a prefix without one is not a snapshot."""
+
+    run: str
+    step: int
+    attempt: int
+    made_by: str
+    files: dict[str, FileEntry]
+    tensors: dict[str, TensorEntry]
+    snapshot_digest: str
+    format: Literal[1] = 1
+
+    @property
+    def n_bytes(self) -> int:
+        return sum(entry.size for entry in self.files.values())
+
+
+class SnapshotSource(BaseModel):
+    """Where a point's weights are before export: a folder in HF layout, as a local path.
+
+    `staged` folders were made for this point alone and are Pinpoint's to export and delete; others are somebody's
+    checkpoint, read in place and never deleted.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    path: str = Field(description="local folder in Hugging Face layout")
+    staged: bool = Field(default=False, description="true if the folder was made for this point and is ours to delete")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRef:
+    """A complete snapshot: `location` is the URL of its folder, `owned` says that its evaluation must delete it."""
+
+    point: EvalPoint
+    location: str
+    manifest: Manifest
+    owned: bool
+
+    @property
+    def version(self) -> WeightVersion:
+        return WeightVersion.of(self.point, self.manifest.snapshot_digest)
