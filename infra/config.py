@@ -1,7 +1,7 @@
 """Settings are parsed once, at the entry; a key or variable that nobody reads is refused with the nearest right name.
 
-Order of precedence: arguments, `PINPOINT_*` variables, the settings file, defaults. Secrets of the object store are read
-from the standard `AWS_*` variables by the store's own library and never pass through here.
+Order of precedence: arguments, `PINPOINT_*` variables, the settings file, defaults. Secrets are never printed, and reach the
+store's own library, and our child processes, only as the standard `AWS_*` variables.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
 from infra.errors import ConfigError, UnknownKey
 from infra.model import DatasetSpec, FleetSpec, Suite
@@ -29,6 +29,8 @@ class Settings(BaseModel):
     home: Path = Field(default_factory=lambda: Path.home() / ".pinpoint", description="Prefect's database, local store")
     store_url: str = Field(default="", description="object store, file:// or s3://; default: a folder in `home`")
     s3_endpoint_url: str | None = Field(default=None, description="S3 server, if it is not AWS")
+    s3_access_key_id: str | None = Field(default=None, description="credentials; default: what the AWS SDK finds")
+    s3_secret_access_key: SecretStr | None = Field(default=None, description="never shown, logged or sent on")
     prefect_api_url: str | None = Field(default=None, description="Prefect API; default: a server that Pinpoint starts")
     ray_address: str | None = Field(default=None, description="Ray GCS host:port; default: a Ray that Pinpoint starts")
     staging_dir: Path = Field(default_factory=lambda: _default_staging(), description="where a trainer stages snapshots")
@@ -39,9 +41,14 @@ class Settings(BaseModel):
         return self.store_url or (self.home.expanduser().absolute() / "store").as_uri()
 
     def export_s3(self) -> None:
-        """Gives the endpoint to this process and its children under the name that the S3 libraries read."""
-        if self.s3_endpoint_url:
-            os.environ["AWS_ENDPOINT_URL"] = self.s3_endpoint_url
+        """Gives endpoint and credentials to this process and its children under the names that the S3 libraries read."""
+        secret = self.s3_secret_access_key
+        given = {
+            "AWS_ENDPOINT_URL": self.s3_endpoint_url,
+            "AWS_ACCESS_KEY_ID": self.s3_access_key_id,
+            "AWS_SECRET_ACCESS_KEY": secret.get_secret_value() if secret else None,
+        }
+        os.environ.update({name: value for name, value in given.items() if value})
 
 
 def _default_staging() -> Path:

@@ -115,6 +115,18 @@ def test_an_invalid_checkpoint_is_a_skipped_run_with_its_reason(services: Runnin
     wait_until(points.nothing_left)
 
 
+def test_a_fault_that_is_no_outage_fails_the_run_and_is_recorded(services: RunningStack, points: Points) -> None:
+    gone = points.dataset.model_copy(update={"source": str(services.home / "gone.jsonl")})
+    points.submit(points.request(3, dataset=gone))
+    record = points.record(3)
+    assert isinstance(record, SkippedPoint)
+    assert record.reason == "crashed"
+    assert "gone.jsonl" in record.message
+    wait_until(lambda: has_ended(services, points.run))
+    assert state_of(services, points.run)["state"]["type"] == "FAILED"
+    wait_until(points.nothing_left)
+
+
 def test_a_skip_of_the_trainer_is_a_run_without_a_process(services: RunningStack, points: Points) -> None:
     request = points.request(2)
     skip = SkippedPoint(

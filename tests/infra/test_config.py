@@ -120,3 +120,14 @@ def test_a_file_that_does_not_exist_or_is_a_folder_is_named(tmp_path: Path) -> N
         load_settings(tmp_path / "nowhere.yaml")
     with pytest.raises(ConfigError, match="is a folder"):
         load_settings(tmp_path)
+
+
+def test_credentials_in_the_settings_reach_the_store_library_and_are_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ENDPOINT_URL", "AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "before")
+    monkeypatch.setenv("PINPOINT_S3_SECRET_ACCESS_KEY", "hush")
+    settings = load_settings(s3_endpoint_url="http://s3:9000", s3_access_key_id="key")
+    settings.export_s3()
+    assert os.environ["AWS_ENDPOINT_URL"] == "http://s3:9000"
+    assert (os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]) == ("key", "hush")
+    assert "hush" not in repr(settings) + settings.model_dump_json()
