@@ -16,7 +16,7 @@ from trainer_integration.dispatcher import DispatchSettings
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 SETTINGS, SUITES = DOCS / "settings.md", DOCS / "suites.md"
-LISTED = [(SETTINGS, Settings), (SETTINGS, DispatchSettings), (SETTINGS, FleetSpec)]
+LISTED: list[tuple[Path, type[BaseModel]]] = [(SETTINGS, Settings), (SETTINGS, DispatchSettings), (SETTINGS, FleetSpec)]
 LISTED += [(SUITES, DatasetSpec), (SUITES, Sampling), (SUITES, ReasoningGymSource)]
 
 
