@@ -17,7 +17,7 @@ import typer
 from rich.console import Console
 from typer.exceptions import TyperException
 
-from flows.terminal import curve, error_line, scores
+from flows.terminal import curve, error_line, places, scores
 from infra.config import Settings, load_settings, load_suite
 from infra.errors import ConfigError, PinpointError
 from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SnapshotSource, Suite
@@ -138,6 +138,25 @@ def evaluate(
     message = f"{record.reason}: {record.message}" if isinstance(record, SkippedPoint) else "no record was written"
     error_line(err, f"{request.point.name} was skipped, {message}")
     raise typer.Exit(FAILED)
+
+
+@app.command()
+def reclaim(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be deleted")] = False,
+    store: StoreOption = None,
+    settings_file: SettingsOption = None,
+) -> None:
+    """Delete snapshots, uploads and staged models that no live lease claims."""
+    from infra.reclaim import rows, sweep
+    from trainer_integration.outbox import staged_in_outbox
+
+    settings = _settings(settings_file, store)
+    wanted = staged_in_outbox(settings.home)
+    found = sweep(Store(settings.store), settings.staging_dir, wanted=wanted, dry_run=dry_run)
+    if found:
+        out.print(places(rows(found)))
+    freed = sum(item.size for item in found if item.deleted)
+    out.print(f"{freed:,} bytes freed, {sum(not item.deleted for item in found)} places left as they are.", soft_wrap=True)
 
 
 @app.command(name="history")

@@ -7,33 +7,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
-import anyio
 from prefect import flow
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.states import Completed
 
 from infra.concurrency import gather_all
 from infra.fleet.lease import confirm, held
+from infra.leases import delete_owned
 from infra.model import EvalReport, EvalRequest, SkippedPoint, SkipReason
 from infra.records import commit, now
-from infra.snapshot import delete_snapshots
+from infra.staging import free_staged
 from infra.store import Store
 from tasks.export import export
 from tasks.fleet import acquire_fleet
 from tasks.pin import pin
 from tasks.report import report
-from tasks.retire import retire
+from tasks.retire import owning
 from tasks.run_dataset import run_dataset
 from tasks.skip import as_skip, skip
 
 logger = logging.getLogger(__name__)
-RETIRE_TIMEOUT_S = 120
 for _package in ("flows", "tasks", "infra"):  # what they log goes to the UI too (PREFECT_LOGGING_EXTRA_LOGGERS)
     logging.getLogger(_package).setLevel(logging.INFO)
 
@@ -43,8 +42,8 @@ def clean_up_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> Non
     request = EvalRequest.model_validate(flow_run.parameters["request"])
     _leave_record(request, f"the flow run ended as {state.name}: {state.message or 'no message'}")
     if request.source.staged:
-        delete_snapshots(Store(request.store_url), request.point)
-        shutil.rmtree(request.source.path, ignore_errors=True)
+        free_staged(Path(request.source.path))
+        delete_owned(Store(request.store_url), request.point)
 
 
 @flow(
@@ -72,9 +71,9 @@ async def evaluate_snapshot(request: EvalRequest) -> EvalReport | State[Any]:
 
 async def _measure(request: EvalRequest) -> EvalReport:
     point, phases = request.point, dict[str, float]()
-    try:
+    async with owning(point, request.source, request.store_url) as prefix:
         with timed(phases, "export"):
-            snapshot = await export(point, request.source, request.store_url)
+            snapshot = await export(point, request.source, request.store_url, prefix)
         with timed(phases, "acquire fleet"):
             lease = await acquire_fleet(request.fleet, snapshot, point.name)
         async with held(lease):
@@ -86,9 +85,6 @@ async def _measure(request: EvalRequest) -> EvalReport:
                 )
             await confirm(lease)
         return await report(request, pinned, results, phases)
-    finally:
-        with anyio.move_on_after(RETIRE_TIMEOUT_S, shield=True):
-            await retire(point, request.source, request.store_url)
 
 
 def _leave_record(request: EvalRequest, message: str) -> None:

@@ -13,11 +13,13 @@ from prefect import aserve
 from prefect.types.entrypoint import EntrypointType
 
 from flows.evaluate_snapshot import evaluate_snapshot
+from flows.reclaim_orphans import reclaim_orphans
 from infra.config import load_settings
 from infra.processes import end_group_with_parent
 
 DEPLOYMENT = "pinpoint"
 RUNS_AT_ONCE = 4
+RECLAIM_EVERY_S = 3600
 ORPHAN_GRACE_S = 20.0  # for flows to end in order when whoever started this was killed
 
 
@@ -28,7 +30,13 @@ async def serve() -> None:
         description="Evaluate one snapshot; triggered by a trainer at each eval-due step.",
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    await aserve(deployment, limit=RUNS_AT_ONCE, pause_on_shutdown=False, print_starting_message=False)
+    reclaiming = await reclaim_orphans.ato_deployment(
+        name=DEPLOYMENT,
+        description="Delete snapshots, uploads and staged models that no live lease claims.",
+        interval=RECLAIM_EVERY_S,
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
+    await aserve(deployment, reclaiming, limit=RUNS_AT_ONCE, pause_on_shutdown=False, print_starting_message=False)
 
 
 if __name__ == "__main__":

@@ -12,6 +12,8 @@ from rich.text import Text
 from infra.model import EvalReport, SkippedPoint
 from infra.presentation import history_rows, plain, score_rows
 
+_LONG = ("skipped", "place", "state")
+_TEXT = (*_LONG, "dataset")
 _NARROW = ("dataset", "score [95% interval]", "prompts", "samples", "coverage", "truncated")
 
 
@@ -26,6 +28,11 @@ def scores(report: EvalReport) -> Table:
     return _table(f"{report.point.name}, weights {report.weight_version}", rows)
 
 
+def places(rows: Sequence[dict[str, str]]) -> Table:
+    """One row a snapshot or staged model that was looked at."""
+    return _table("What Pinpoint made", rows)
+
+
 def error_line(console: Console, message: str) -> None:
     console.print(Text("pinpoint: ", style="bold red") + Text(plain_long(message)), soft_wrap=True)
 
@@ -37,8 +44,8 @@ def plain_long(message: str) -> str:
 def _table(title: str, rows: Sequence[dict[str, str]] | Sequence[dict[str, str | int]]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for column in rows[0] if rows else ():
-        text = column in ("skipped", "dataset")
-        table.add_column(column, no_wrap=column != "skipped", overflow="fold", justify="left" if text else "right")
+        justify = "left" if column in _TEXT else "right"
+        table.add_column(column, no_wrap=column not in _LONG, overflow="fold", justify=justify)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(Text(plain(str(cell))) for cell in row.values()))
     return table

@@ -12,7 +12,31 @@ PinpointError
 │   └── AlreadyExists      a conditional create lost
 ├── SnapshotError
 │   ├── SnapshotMissing    no manifest, or no checkpoint folder
-│   └── SnapshotInvalid    there, but not a complete checkpoint
+│   └── SnapshotInvalid    there, but not a complete checkpoint; docs/checkpoints.md has a row for each kind
+│       ├── WeightsMissing      no safetensors at all
+│       │   └── PickleOnly      only formats that run code when they are opened
+│       ├── IndexInvalid        an index that can't be read, or disagrees with its shards
+│       ├── ShardMissing        a shard that the index names, or the file names promise
+│       ├── ShardUnlisted       a shard of some other save
+│       ├── PathOutside         a name or link that leaves the folder, or no plain file
+│       ├── FileDamaged         truncated, or not what its name says
+│       │   └── SpansBroken     tensors that overlap, leave gaps, or have the wrong length
+│       ├── ConfigInvalid       no config, or one that no model can be made of
+│       ├── RemoteCodeRefused   needs code of its own, which nobody allowed
+│       ├── TensorMissing       the config's model has it, the checkpoint does not
+│       │   ├── ExpertMissing   the same, of one expert
+│       │   └── HeadMissing     the same, of the output head
+│       ├── TensorUnexpected    the checkpoint has it, the config's model does not
+│       ├── ShapeMismatch
+│       │   └── VocabMismatch   rows that are not the config's `vocab_size`, padding for one
+│       ├── TiedWeightsDiffer   two copies of what the config ties, with different values
+│       ├── DtypeMismatch       more than one dtype, or not the config's
+│       │   └── DtypeUnknown
+│       ├── NotFinite           NaN or infinity among the weights
+│       ├── TokenizerInvalid    missing, or can't be loaded
+│       │   └── TokenizerTooLarge   it gives ids that the model has no row for
+│       ├── EosDisagrees        tokenizer, config and generation config end a text differently
+│       └── ChatTemplateMissing
 ├── ExportFailed           the snapshot did not reach the store
 ├── EngineError
 │   ├── EngineDead         a dropped or refused connection
@@ -113,6 +137,102 @@ class SnapshotInvalid(SnapshotError):
     def __init__(self, message: str, *, subject: str) -> None:
         self.subject = subject
         super().__init__(message)
+
+
+class WeightsMissing(SnapshotInvalid):
+    pass
+
+
+class PickleOnly(WeightsMissing):
+    pass
+
+
+class IndexInvalid(SnapshotInvalid):
+    pass
+
+
+class ShardMissing(SnapshotInvalid):
+    pass
+
+
+class ShardUnlisted(SnapshotInvalid):
+    pass
+
+
+class PathOutside(SnapshotInvalid):
+    pass
+
+
+class FileDamaged(SnapshotInvalid):
+    pass
+
+
+class SpansBroken(FileDamaged):
+    pass
+
+
+class ConfigInvalid(SnapshotInvalid):
+    pass
+
+
+class RemoteCodeRefused(SnapshotInvalid):
+    pass
+
+
+class TensorMissing(SnapshotInvalid):
+    pass
+
+
+class ExpertMissing(TensorMissing):
+    pass
+
+
+class HeadMissing(TensorMissing):
+    pass
+
+
+class TensorUnexpected(SnapshotInvalid):
+    pass
+
+
+class ShapeMismatch(SnapshotInvalid):
+    pass
+
+
+class VocabMismatch(ShapeMismatch):
+    pass
+
+
+class TiedWeightsDiffer(SnapshotInvalid):
+    pass
+
+
+class DtypeMismatch(SnapshotInvalid):
+    pass
+
+
+class DtypeUnknown(DtypeMismatch):
+    pass
+
+
+class NotFinite(SnapshotInvalid):
+    pass
+
+
+class TokenizerInvalid(SnapshotInvalid):
+    pass
+
+
+class TokenizerTooLarge(TokenizerInvalid):
+    pass
+
+
+class EosDisagrees(SnapshotInvalid):
+    pass
+
+
+class ChatTemplateMissing(SnapshotInvalid):
+    pass
 
 
 class ExportFailed(PinpointError):

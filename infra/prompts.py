@@ -8,8 +8,8 @@ from pathlib import Path
 
 from infra.errors import SnapshotInvalid
 from infra.model import SnapshotRef
-from infra.snapshot import METADATA
 from infra.store import Store
+from infra.validation.layout import METADATA
 
 
 def chat_renderer(snapshot: SnapshotRef) -> Callable[[str], str]:

@@ -6,15 +6,11 @@ opened. Header format: https://github.com/huggingface/safetensors#format
 
 from __future__ import annotations
 
-import json
 import mmap
 import socket
-import struct
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import xxhash
 from pydantic import TypeAdapter
@@ -22,137 +18,22 @@ from pydantic import TypeAdapter
 from infra.errors import SnapshotInvalid, SnapshotMissing
 from infra.model import EvalPoint, FileEntry, Manifest, TensorEntry
 from infra.store import Store
+from infra.validation.headers import TensorSpan, read_header
+from infra.validation.layout import METADATA, read_contents
+from infra.validation.readers import LocalFolder
 
 SNAPSHOTS = "snapshots"
 MANIFEST = "manifest.json"
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
-MAX_HEADER_BYTES = 100 * 2**20
-# What is copied beside the weights: an allow list, so that nobody's optimizer state or stray marker travels along.
-METADATA = (
-    "config.json",
-    "generation_config.json",
-    "tokenizer.json",
-    "tokenizer_config.json",
-    "tokenizer.model",
-    "special_tokens_map.json",
-    "added_tokens.json",
-    "vocab.json",
-    "vocab.txt",
-    "merges.txt",
-    "chat_template.jinja",
-    "chat_template.json",
-)
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _MANIFEST = TypeAdapter(Manifest)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TensorSpan:
-    """Where a tensor lies in its file: [begin, end) in bytes from the start of the file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    begin: int
-    end: int
-
-
-def read_header(path: Path) -> dict[str, TensorSpan]:
-    """The tensors of a safetensors file.
-
-    Raises SnapshotInvalid if the header can't be read, or promises more or fewer bytes than the file has.
-    """
-    size = path.stat().st_size
-    with path.open("rb") as file:
-        prefix = file.read(8)
-        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else MAX_HEADER_BYTES + 1
-        if length > min(MAX_HEADER_BYTES, size):
-            raise SnapshotInvalid(f"{path.name} is truncated or is not a safetensors file", subject=path.name)
-        try:
-            header: dict[str, Any] = json.loads(file.read(length))
-        except ValueError:
-            raise SnapshotInvalid(f"{path.name} has an unreadable safetensors header", subject=path.name) from None
-    start = 8 + length
-    try:
-        spans = {name: _span(entry, start) for name, entry in header.items() if name != "__metadata__"}
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise SnapshotInvalid(f"{path.name} has a safetensors header that describes no tensors", subject=path.name) from None
-    end = max((span.end for span in spans.values()), default=start)
-    if end != size:
-        raise SnapshotInvalid(
-            f"{path.name} has {size} bytes, its header accounts for {end}: the file is truncated or damaged",
-            subject=path.name,
-        )
-    return spans
-
-
-def _span(entry: dict[str, Any], start: int) -> TensorSpan:
-    begin, end = entry["data_offsets"]
-    if not 0 <= begin <= end:
-        raise ValueError(begin, end)
-    return TensorSpan(dtype=entry["dtype"], shape=tuple(entry["shape"]), begin=start + begin, end=start + end)
-
-
-def weight_files(folder: Path) -> list[str]:
-    """The safetensors files of a checkpoint in HF layout, by its index where it has one.
-
-    Raises:
-        SnapshotMissing: no such folder.
-        SnapshotInvalid: no safetensors, an index that can't be read, names a missing file or one outside the folder.
-    """
-    if not folder.is_dir():
-        raise SnapshotMissing(f"checkpoint folder {folder} does not exist")
-    index = folder / INDEX
-    if not index.is_file():
-        if (folder / SINGLE).is_file():
-            return [SINGLE]
-        raise SnapshotInvalid(
-            f"checkpoint {folder} has neither {SINGLE} nor {INDEX}; weights must be in safetensors format",
-            subject=SINGLE,
-        )
-    try:
-        shards = sorted(set(json.loads(index.read_text())["weight_map"].values()))
-        outside = [shard for shard in shards if Path(shard).name != shard]
-    except (ValueError, KeyError, TypeError, AttributeError):
-        raise SnapshotInvalid(f"{INDEX} of checkpoint {folder} can't be read", subject=INDEX) from None
-    for shard in outside:
-        raise SnapshotInvalid(f"{INDEX} names {shard!r}, which is outside of the checkpoint", subject=shard)
-    for shard in shards:
-        if not (folder / shard).is_file():
-            raise SnapshotInvalid(f"{INDEX} names {shard}, which is not in {folder}", subject=shard)
-    return shards
-
-
 def validate(folder: Path) -> list[str]:
-    """Checks a checkpoint folder by its file names and headers; gives the files that make up the snapshot.
+    """The quick check, by names and headers alone; gives the files that make up the snapshot.
 
+    Whether they make the config's model, and a sane one, is `infra.validation.examination.validate_checkpoint`'s to say.
     Raises SnapshotMissing or SnapshotInvalid naming the file or tensor at fault.
     """
-    shards = weight_files(folder)
-    if not (folder / "config.json").is_file():
-        raise SnapshotInvalid(f"checkpoint {folder} has no config.json: save the model's config with it", subject="config.json")
-    if not any((folder / name).is_file() for name in TOKENIZER_FILES):
-        raise SnapshotInvalid(
-            f"checkpoint {folder} has no tokenizer (none of {', '.join(TOKENIZER_FILES)}): save the tokenizer with it",
-            subject="tokenizer.json",
-        )
-    held = {name: shard for shard in shards for name in read_header(folder / shard)}
-    if not held:
-        empty = INDEX if (folder / INDEX).is_file() else SINGLE
-        raise SnapshotInvalid(f"{empty} of checkpoint {folder} names no tensors", subject=empty)
-    if (folder / INDEX).is_file():
-        _check_index(json.loads((folder / INDEX).read_text())["weight_map"], held)
-    metadata = [name for name in METADATA if (folder / name).is_file()]
-    return [*metadata, *([INDEX] if (folder / INDEX).is_file() else []), *shards]
-
-
-def _check_index(promised: dict[str, str], held: dict[str, str]) -> None:
-    for name, shard in promised.items():
-        if held.get(name) != shard:
-            raise SnapshotInvalid(f"{INDEX} promises tensor {name} in {shard}, which does not hold it", subject=name)
-    for name, shard in held.items():
-        if name not in promised:
-            raise SnapshotInvalid(f"{shard} holds tensor {name}, which {INDEX} does not list", subject=name)
+    return read_contents(LocalFolder(folder)).files
 
 
 def describe(folder: Path, files: Iterable[str], point: EvalPoint) -> Manifest:
@@ -177,7 +58,7 @@ def _digest_file(path: Path) -> tuple[FileEntry, dict[str, TensorEntry]]:
     size = path.stat().st_size
     if size == 0:
         return FileEntry(size=0, digest=xxhash.xxh3_128_hexdigest(b"")), {}
-    spans = read_header(path) if path.suffix == ".safetensors" else {}
+    spans = read_header(LocalFolder(path.parent), path.name, size) if path.suffix == ".safetensors" else {}
     with (
         path.open("rb") as file,
         mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
@@ -235,17 +116,3 @@ def fetch(store: Store, prefix: str, manifest: Manifest, folder: Path) -> None:
         got, _ = _digest_file(folder / name)
         if got != entry:
             raise SnapshotInvalid(f"{name} has digest {got.digest}, the manifest says {entry.digest}", subject=name)
-
-
-def delete_snapshots(store: Store, point: EvalPoint) -> int:
-    """Deletes the point's snapshots from the store; deleting twice is harmless."""
-    found = {
-        key: size
-        for key, size in store.list(f"{SNAPSHOTS}/{point.run}").items()
-        if key.split("/")[2].startswith(f"{point.key}-")
-    }
-    prefixes = sorted({"/".join(key.split("/")[:3]) for key in found})
-    for prefix in prefixes:
-        store.delete(f"{prefix}/{MANIFEST}")
-        store.delete(prefix)
-    return sum(found.values())

@@ -14,7 +14,7 @@ import shutil
 import stat
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ import fsspec
 from infra.errors import AlreadyExists, ConfigError, StoreDenied, StoreError, StoreUnreachable
 
 BLOCK_BYTES = 16 * 2**20
+LOCAL_TRIES = 10
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 120  # a large multipart completion takes long, and s3fs sends it twice if it gives up early
 _DENIED = re.compile(r"credential|denied|forbidden|signature|access key|\b403\b", re.IGNORECASE)
@@ -66,11 +67,19 @@ class Store:
             data: bytes = self._fs.cat_file(self._path(key))
             return data
 
+    def read_range(self, key: str, start: int, end: int) -> bytes:
+        """Bytes [start, end) of an object, fewer where it ends before; raises FileNotFoundError if there is none."""
+        if end <= start:
+            return b""
+        with self._translated(key):
+            data: bytes = self._fs.cat_file(self._path(key), start=start, end=end)
+            return data
+
     def write(self, key: str, data: bytes) -> None:
         """Creates or replaces; a reader sees the old object or the new one."""
         with self._translated(key):
             if self.is_local:
-                os.replace(self._local_temporary(key, data), self._path(key))
+                self._write_local(key, data)
             else:
                 self._fs.pipe_file(self._path(key), data)
 
@@ -108,6 +117,51 @@ class Store:
                 return {}
             start = len(self._path("").rstrip("/")) + 1
             return {path[start:]: int(i["size"]) for path, i in sorted(found.items()) if i["type"] == "file"}
+
+    def written(self, prefix: str) -> dict[str, float]:
+        """When each object below the folder `prefix` was last written: seconds on the store's own clock."""
+        with self._translated(prefix):
+            if self.is_local:
+                root = Path(self._path(""))
+                found = {}
+                for key in _list_local(root, Path(self._path(prefix))):
+                    with suppress(FileNotFoundError):
+                        found[key] = (root / key).stat().st_mtime
+                return found
+            try:
+                objects: dict[str, dict[str, Any]] = self._fs.find(self._path(prefix), detail=True)
+            except FileNotFoundError:
+                return {}
+            start = len(self._path("").rstrip("/")) + 1
+            return {path[start:]: i["LastModified"].timestamp() for path, i in objects.items() if i["type"] == "file"}
+
+    def clock(self) -> float:
+        """Now, on the clock that `written` is counted on; to the second on S3."""
+        probe = f".clock-{uuid.uuid4().hex}"
+        try:
+            self.write(probe, b"")
+            return self.written(probe)[probe]
+        finally:
+            self.delete(probe)
+
+    def open_uploads(self, prefix: str) -> tuple[tuple[str, str], ...]:
+        """Half-done multipart uploads below the folder `prefix`: (key, upload id). A local store has none."""
+        if self.is_local:
+            return ()
+        bucket, _, root = self._path(prefix).partition("/")
+        with self._translated(prefix):
+            answer = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{root}/")
+        start = len(self._path("").partition("/")[2].rstrip("/")) + 1
+        return tuple((upload["Key"][start:], upload["UploadId"]) for upload in answer.get("Uploads") or ())
+
+    def abort_uploads(self, prefix: str) -> int:
+        """Ends the half-done multipart uploads below the folder `prefix` and frees their parts; says how many."""
+        uploads = self.open_uploads(prefix)
+        for key, upload in uploads:
+            bucket, _, name = self._path(key).partition("/")
+            with self._translated(key), suppress(FileNotFoundError):
+                self._fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=name, UploadId=upload)
+        return len(uploads)
 
     def delete(self, prefix: str) -> None:
         """Deletes the object or the whole folder; deleting what is not there is not an error."""
@@ -160,6 +214,17 @@ class Store:
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{key}" if key else self._root
+
+    def _write_local(self, key: str, data: bytes) -> None:
+        """Tries again if the folder is deleted meanwhile: object storage has no folders that could be."""
+        for attempt in range(LOCAL_TRIES):
+            try:
+                os.replace(self._local_temporary(key, data), self._path(key))
+            except FileNotFoundError:
+                if attempt == LOCAL_TRIES - 1:
+                    raise
+            else:
+                return
 
     def _local_temporary(self, key: str, data: bytes) -> str:
         path = Path(self._path(key))
@@ -244,8 +309,10 @@ def _list_local(root: Path, start: Path) -> dict[str, int]:
 
 def _delete_local(path: Path) -> None:
     def gone_is_fine(_: object, __: str, failure: tuple[object, BaseException, object]) -> None:
-        if not isinstance(failure[1], FileNotFoundError):
-            raise failure[1]
+        """So is what another process wrote there meanwhile: it stays, as it would in object storage."""
+        error = failure[1]
+        if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOTEMPTY:
+            raise error
 
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, onerror=gone_is_fine)

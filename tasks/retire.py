@@ -1,19 +1,23 @@
-"""What a point owned is gone when its flow ends: snapshot and staged folder, on every outcome; nobody's checkpoint ever.
+"""What a point owns is leased while its flow runs and gone when it ends, on every outcome; nobody's checkpoint ever is.
 
-The manifest goes first, so that a deletion that is interrupted never leaves something that looks complete.
+A flow that is killed can't retire. Its lease then expires, and `reclaim_orphans` deletes what it left.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import shutil
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
+import anyio
 from prefect import task
 
+from infra.leases import acquire, delete_owned, kept_alive, owner_of
 from infra.model import EvalPoint, SnapshotSource
-from infra.snapshot import delete_snapshots
+from infra.snapshot import new_prefix
+from infra.staging import free_staged
 from infra.store import Store
 from tasks.retrying import UNCACHED
 
@@ -21,12 +25,26 @@ logger = logging.getLogger(__name__)
 TIMEOUT_S = 120
 
 
+@asynccontextmanager
+async def owning(point: EvalPoint, source: SnapshotSource, store_url: str) -> AsyncIterator[str]:
+    """The prefix for this point's snapshot, leased before its first byte and retired at the end; "" for a foreign one."""
+    if not source.staged:
+        yield ""
+        return
+    store, prefix = Store(store_url), new_prefix(point)
+    try:
+        holder = await asyncio.to_thread(acquire, store, prefix, owner=owner_of(point), purpose="export")
+        with kept_alive(store, prefix, holder):
+            yield prefix
+    finally:
+        with anyio.move_on_after(TIMEOUT_S, shield=True):
+            await retire(point, source, store_url)
+
+
 @task(name="retire", task_run_name="retire step {point.step}", timeout_seconds=TIMEOUT_S, **UNCACHED)
 async def retire(point: EvalPoint, source: SnapshotSource, store_url: str) -> int:
     """Deletes every attempt to export this point, finished or not, and its staged folder; gives the bytes freed."""
-    if not source.staged:
-        return 0
-    freed = await asyncio.to_thread(delete_snapshots, Store(store_url), point)
-    await asyncio.to_thread(shutil.rmtree, Path(source.path), True)
+    await asyncio.to_thread(free_staged, Path(source.path))
+    freed = await asyncio.to_thread(delete_owned, Store(store_url), point)
     logger.info("retired %s: %d bytes freed", point.name, freed)
     return freed

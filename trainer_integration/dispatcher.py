@@ -7,9 +7,7 @@ kept before anything is exported; with `skip`, a due step that finds it reached 
 from __future__ import annotations
 
 import logging
-import shutil
 import time
-import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from infra.config import Settings
 from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SkipReason, SnapshotSource, Suite
 from infra.records import next_attempt, now
+from infra.staging import free_staged, new_staged
 from infra.store import Store
 from trainer_integration.contract import Exporter
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
@@ -124,14 +123,14 @@ class EvalDispatcher:
         if not admitted:
             message = f"{self.submitter.in_flight} points in flight, max_in_flight is {self.dispatch.max_in_flight}"
             return self._skip(point, SkipReason.BUSY, message, 0.0, waited)
-        folder = self.settings.staging_dir / "staged" / point.run / f"{point.key}-{uuid.uuid4().hex[:8]}"
-        started = time.monotonic()
+        started, folder = time.monotonic(), None
         try:
-            folder.mkdir(parents=True)
+            folder = new_staged(self.settings.staging_dir, point, self.dispatch.deadline_s)
             self.export(folder)
         except Exception as error:
             logger.exception("pinpoint: export of %s failed", point.name)
-            shutil.rmtree(folder, ignore_errors=True)
+            if folder is not None:
+                free_staged(folder)
             message = f"{type(error).__name__}: {error}"
             return self._skip(point, SkipReason.EXPORT_FAILED, message, time.monotonic() - started, waited)
         return self._submit(point, folder, time.monotonic() - started, waited)
@@ -147,7 +146,7 @@ class EvalDispatcher:
         try:
             self.submitter.submit(Delivery.of(request, self.dispatch.deployment), InFlight.of(request))
         except OSError:
-            shutil.rmtree(folder, ignore_errors=True)
+            free_staged(folder)
             raise
         return Dispatched(point=point, export_time_seconds=exported_s, waited_seconds=waited_s, skipped=None)
 

@@ -82,3 +82,12 @@ class Outbox:
 
     def __len__(self) -> int:
         return sum(1 for _ in self.folder.glob("*.json"))
+
+
+def staged_in_outbox(home: Path) -> list[Path]:
+    """Staged models of points that were decided on and not delivered yet: they are wanted, however old."""
+    folders = []
+    for _, delivery in Outbox(home.expanduser() / "outbox").pending():
+        path = delivery.parameters["request"]["source"]["path"]
+        folders += [Path(path)] if path else []
+    return folders

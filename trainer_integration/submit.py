@@ -7,7 +7,6 @@ record in the store, if need be one that this thread writes because the flow run
 from __future__ import annotations
 
 import logging
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -19,9 +18,10 @@ from typing import Self
 import httpx
 
 from infra.errors import StoreError
+from infra.leases import delete_owned
 from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SkipReason
 from infra.records import commit, find, now, write_progress
-from infra.snapshot import delete_snapshots
+from infra.staging import free_staged
 from infra.store import Store
 from trainer_integration.outbox import Delivery, Outbox
 from trainer_integration.prefect_api import TERMINAL, PrefectApi, PrefectRefused
@@ -205,8 +205,8 @@ class Submitter:
         )
         record = commit(self.store, skipped)
         if flight.staged is not None:
-            shutil.rmtree(flight.staged, ignore_errors=True)
-            delete_snapshots(self.store, flight.point)
+            free_staged(flight.staged)
+            delete_owned(self.store, flight.point)
         self._record(key, record)
 
     def _record(self, key: str, record: EvalReport | SkippedPoint) -> None:

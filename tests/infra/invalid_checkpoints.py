@@ -94,7 +94,7 @@ SPOILED = (
     Spoiled("index names nothing", INDEX, _text(INDEX, '{"weight_map": {}}')),
     Spoiled("no config", "config.json", _gone("config.json")),
     Spoiled("no tokenizer", "tokenizer.json", _gone("tokenizer.json")),
-    Spoiled("pickle only", "model.safetensors", _bin_only),
+    Spoiled("pickle only", "pytorch_model.bin", _bin_only),
     Spoiled("no tensors", "model.safetensors", _empty_model),
     Spoiled("garbage", FIRST, lambda folder: (folder / FIRST).write_bytes(b"\x93garbage" * 40)),
     Spoiled("header is not JSON", FIRST, lambda folder: write_raw(folder / FIRST, b"not json", bytes(8))),

@@ -12,8 +12,6 @@ from infra.errors import AlreadyExists, SnapshotInvalid, SnapshotMissing
 from infra.model import EvalPoint, Manifest
 from infra.snapshot import (
     MANIFEST,
-    SNAPSHOTS,
-    delete_snapshots,
     describe,
     fetch,
     new_prefix,
@@ -177,41 +175,3 @@ def test_a_manifest_that_names_a_file_outside_is_refused(store: Store, tmp_path:
 
 def test_a_prefix_is_never_used_twice() -> None:
     assert len({new_prefix(POINT) for _ in range(100)}) == 100
-
-
-class WatchedStore(Store):
-    """A store that notes what it is told to delete."""
-
-    def __init__(self, url: str) -> None:
-        super().__init__(url)
-        self.deleted: list[str] = []
-
-    def delete(self, prefix: str) -> None:
-        self.deleted.append(prefix)
-        super().delete(prefix)
-
-
-def test_a_deletion_takes_the_manifest_first(tmp_path: Path) -> None:
-    store = WatchedStore((tmp_path / "store").as_uri())
-    prefix, _ = export(store, make_checkpoint(tmp_path / "c"))
-    delete_snapshots(store, POINT)
-    assert store.deleted == [f"{prefix}/{MANIFEST}", prefix]
-    assert store.list("") == {}
-
-
-def test_a_deletion_takes_every_attempt_to_export_the_point_and_nothing_else(store: Store, tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "c")
-    point = EvalPoint(run="run", step=10, attempt=1)
-    others = [EvalPoint(run="run", step=10, attempt=n) for n in (0, 10)] + [
-        EvalPoint(run="run", step=100),
-        EvalPoint(run="run", step=1),
-        EvalPoint(run="run2", step=10),
-        EvalPoint(run="ru", step=10),
-    ]
-    kept = {export(store, folder, other)[0] for other in others}
-    export(store, folder, point)
-    store.write(f"{new_prefix(point)}/model.safetensors", b"an export that did not finish")
-    held = sum(size for key, size in store.list(SNAPSHOTS).items() if "step00000010-a1-" in key and "/run/" in key)
-    assert delete_snapshots(store, point) == held
-    assert {key.rsplit("/", 1)[0] for key in store.list(SNAPSHOTS)} == kept
-    assert delete_snapshots(store, point) == 0

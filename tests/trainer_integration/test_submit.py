@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from infra import records
+from infra import leases, records
 from infra.model import EvalPoint, SkippedPoint
 from infra.snapshot import new_prefix
 from tests.fakes.prefect_server import FakePrefect
@@ -127,7 +127,9 @@ def test_a_flow_run_that_ended_without_a_record_becomes_a_skip_and_what_it_owned
     dispatcher = trainer.start()
     dispatcher.on_step(10)
     until(lambda: prefect.runs)
-    trainer.store.write(f"{new_prefix(POINT)}/model.safetensors", b"half an export")
+    prefix = new_prefix(POINT)
+    leases.acquire(trainer.store, prefix, owner=leases.owner_of(POINT), purpose="export")
+    trainer.store.write(f"{prefix}/model.safetensors", b"half an export")
     prefect.runs[0].end(state)
     assert dispatcher.drain(5)
     (record,) = dispatcher.records

@@ -16,6 +16,7 @@ import xxhash
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, DynamicCache
 from transformers.cache_utils import DynamicLayer, DynamicSlidingWindowLayer
 
+from infra.architecture import own_tensors, tied_names
 from infra.engines.embedded.checkpoint import TensorSpec, read_checkpoint
 from infra.errors import SnapshotInvalid, SnapshotMissing
 
@@ -47,7 +48,7 @@ class LiveModel:
         text_config = module.config.get_text_config()
         self.context_length: int = text_config.max_position_embeddings
         self.vocab_size: int = text_config.vocab_size
-        self.tied = {str(k): str(v) for k, v in getattr(module, "all_tied_weights_keys", {}).items()}
+        self.tied = tied_names(module)
         self._cache_argument = "cache" if "cache" in inspect.signature(module.forward).parameters else "past_key_values"
 
     @classmethod
@@ -104,9 +105,7 @@ class LiveModel:
         return logits
 
     def _tensors(self) -> dict[str, torch.Tensor]:
-        # keep_vars: the parameters themselves, so that `swap` can point them at other storage.
-        state = self.module.state_dict(keep_vars=True)
-        return {name: tensor for name, tensor in state.items() if name not in self.tied}
+        return own_tensors(self.module)
 
 
 def _empty_model(path: str) -> Any:

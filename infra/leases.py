@@ -1,0 +1,159 @@
+"""A snapshot that somebody holds is never deleted; one that nobody holds any more is, however its owner ended.
+
+A holder is an object in the store that its process keeps writing again; it is alive while the store's own clock says that it
+was written less than its `ttl_s` ago, so nobody's clock is trusted. Deleting follows one rule, for owners and sweepers
+alike: announce the deletion first, then look for holders, and only without any delete. A reader does it the other way round:
+become a holder first, then look for an announced deletion. With a store that reads what was written, one of the two sees the
+other (Dekker's argument), in whatever order their steps fall.
+
+Layout: `leases/RUN/SNAPSHOT/holders/ID.json`, `leases/RUN/SNAPSHOT/deletions/ID`, beside `snapshots/RUN/SNAPSHOT/...`.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import TypeAdapter
+
+from infra.errors import SnapshotMissing, StoreError
+from infra.model import EvalPoint
+from infra.snapshot import MANIFEST, SNAPSHOTS
+from infra.store import Store
+
+logger = logging.getLogger(__name__)
+LEASES = "leases"
+TTL_S = 120.0
+Purpose = Literal["export", "read", "keep"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """Who holds a snapshot, and what for. A `keep` holder never expires."""
+
+    owner: str
+    purpose: Purpose
+    ttl_s: float
+    id: str
+
+
+_HOLDER = TypeAdapter(Holder)
+
+
+def acquire(store: Store, prefix: str, *, owner: str, purpose: Purpose, ttl_s: float = TTL_S) -> Holder:
+    """Becomes a holder of the snapshot at `prefix`; an `export` holder may do so before there is anything.
+
+    Raises SnapshotMissing if the snapshot is being deleted or, for a reader, has no manifest.
+    """
+    holder = Holder(owner=owner, purpose=purpose, ttl_s=ttl_s, id=uuid.uuid4().hex)
+    renew(store, prefix, holder)
+    if store.list(f"{_home(prefix)}/deletions"):
+        release(store, prefix, holder)
+        raise SnapshotMissing(f"{store.url_of(prefix)} is being deleted")
+    if purpose != "export" and not store.exists(f"{prefix}/{MANIFEST}"):
+        release(store, prefix, holder)
+        raise SnapshotMissing(f"{store.url_of(prefix)} has no {MANIFEST}: it was deleted, or never finished")
+    return holder
+
+
+def renew(store: Store, prefix: str, holder: Holder) -> None:
+    """Writes the holder again: it is alive for another `ttl_s` from now on the store's clock."""
+    store.write(f"{_home(prefix)}/holders/{holder.id}.json", _HOLDER.dump_json(holder))
+
+
+def release(store: Store, prefix: str, holder: Holder) -> None:
+    """Ends one's own hold; what is left of the snapshot is for `delete_unless_held` or the next sweep."""
+    store.delete(f"{_home(prefix)}/holders/{holder.id}.json")
+
+
+@contextmanager
+def kept_alive(store: Store, prefix: str, holder: Holder) -> Iterator[None]:
+    """Renews in a thread of its own, which no busy event loop delays, for the length of the body."""
+    ended = threading.Event()
+
+    def keep() -> None:
+        while not ended.wait(holder.ttl_s / 4):
+            try:
+                renew(store, prefix, holder)
+            except (StoreError, OSError) as error:
+                logger.warning("lease of %s not renewed, tried again in %.0f s: %s", prefix, holder.ttl_s / 4, error)
+
+    thread = threading.Thread(target=keep, name="pinpoint-lease", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join(timeout=1.0)
+
+
+def live_holders(store: Store, prefix: str, now: float | None = None) -> list[Holder]:
+    """The holders that are alive now, by the store's clock."""
+    written = store.written(f"{_home(prefix)}/holders")
+    if not written:
+        return []
+    now = store.clock() if now is None else now
+    live = []
+    for key, at in written.items():
+        try:
+            holder = _HOLDER.validate_json(store.read(key))
+        except FileNotFoundError:
+            continue  # released meanwhile
+        if holder.purpose == "keep" or now - at < holder.ttl_s:
+            live.append(holder)
+    return live
+
+
+def delete_unless_held(store: Store, prefix: str, *, owner: str | None = None) -> bool:
+    """Deletes the snapshot at `prefix`, whole or half-made, unless somebody other than `owner` holds it; says whether.
+
+    Interrupted anywhere, it is finished by the next call: the manifest goes first, the lease records last.
+    """
+    mark = f"{_home(prefix)}/deletions/{uuid.uuid4().hex}"
+    store.write(mark, json.dumps({"by": owner or "sweep"}).encode())
+    now = max(store.written(mark).values(), default=0.0)  # none: another deletion has finished meanwhile
+    if any(holder.owner != owner for holder in live_holders(store, prefix, now)):
+        store.delete(mark)
+        return False
+    store.delete(f"{prefix}/{MANIFEST}")
+    store.delete(prefix)
+    store.abort_uploads(prefix)
+    store.delete(_home(prefix))
+    return True
+
+
+def owner_of(point: EvalPoint) -> str:
+    """A point owns its snapshots, whichever process acts for it."""
+    return f"{point.run}/{point.key}"
+
+
+def delete_owned(store: Store, point: EvalPoint) -> int:
+    """Deletes all snapshots of a point that nobody else holds, finished or not; gives the bytes freed."""
+    freed = 0
+    for prefix in known(store, point.run):
+        if prefix.rpartition("/")[2].startswith(f"{point.key}-"):
+            size = sum(store.list(prefix).values())
+            freed += size if delete_unless_held(store, prefix, owner=owner_of(point)) else 0
+    return freed
+
+
+def sent_key(prefix: str, name: str) -> str:
+    """Where it is noted that a file of the snapshot was sent whole, with its digest."""
+    return f"{_home(prefix)}/sent/{name}"
+
+
+def known(store: Store, run: str | None = None) -> list[str]:
+    """Prefixes of all snapshots (of a run) that have a lease record: those that Pinpoint made, and no others."""
+    homes = {"/".join(key.split("/")[1:3]) for key in store.list(LEASES if run is None else f"{LEASES}/{run}")}
+    return [f"{SNAPSHOTS}/{home}" for home in sorted(homes)]
+
+
+def _home(prefix: str) -> str:
+    """Where the lease records of a snapshot are."""
+    return f"{LEASES}/{prefix.removeprefix(SNAPSHOTS + '/')}"

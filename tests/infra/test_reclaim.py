@@ -1,0 +1,84 @@
+"""What no live lease claims is deleted, and nothing that Pinpoint did not make is touched."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from infra import leases
+from infra.model import EvalPoint
+from infra.reclaim import rows, sweep
+from infra.snapshot import MANIFEST, new_prefix
+from infra.staging import free_staged, new_staged, stale_staged
+from infra.store import Store
+
+POINT = EvalPoint(run="run", step=10)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store((tmp_path / "store").as_uri())
+
+
+def snapshot(store: Store, ttl_s: float) -> str:
+    prefix = new_prefix(POINT)
+    leases.acquire(store, prefix, owner="run/step", purpose="export", ttl_s=ttl_s)
+    store.write(f"{prefix}/model.safetensors", b"12345")
+    store.write(f"{prefix}/{MANIFEST}", b"{}")
+    return prefix
+
+
+def test_a_sweep_deletes_the_orphan_and_spares_what_is_held_and_what_is_foreign(store: Store, tmp_path: Path) -> None:
+    orphan, held = snapshot(store, ttl_s=0.0), snapshot(store, ttl_s=60.0)
+    store.write("snapshots/run/somebody-elses/model.safetensors", b"x")
+    store.write("runs/run/points/p/s/record.json", b"{}")
+    found = {item.place: item for item in sweep(store, tmp_path)}
+    assert set(found) == {store.url_of(orphan), store.url_of(held)}
+    assert (found[store.url_of(orphan)].deleted, found[store.url_of(orphan)].size) == (True, 7)
+    assert not found[store.url_of(held)].deleted
+    assert found[store.url_of(held)].holders == ("run/step (export)",)
+    kept = {key for key in store.list("") if not key.startswith("leases/")}
+    assert kept == {
+        f"{held}/model.safetensors",
+        f"{held}/{MANIFEST}",
+        "snapshots/run/somebody-elses/model.safetensors",
+        "runs/run/points/p/s/record.json",
+    }
+
+
+def test_a_dry_run_only_says(store: Store, tmp_path: Path) -> None:
+    snapshot(store, ttl_s=0.0)
+    before = {key for key in store.list("") if "clock" not in key}
+    [found] = sweep(store, tmp_path, dry_run=True)
+    assert not found.deleted
+    assert rows([found])[0]["state"] == "orphaned"
+    assert set(store.list("")) == before
+
+
+def test_a_staged_model_is_freed_when_its_time_is_over_unless_the_outbox_names_it(store: Store, tmp_path: Path) -> None:
+    fresh, over, wanted = (new_staged(tmp_path, POINT, ttl_s=60.0) for _ in range(3))
+    for folder in (fresh, over, wanted):
+        (folder / "model.safetensors").write_bytes(b"123")
+    long_ago = time.time() - 3600
+    for folder in (over, wanted):
+        os.utime(folder.parent / "ttl", (long_ago, long_ago))
+    foreign = tmp_path / "staged" / "run" / "not-ours"
+    foreign.mkdir()
+    assert stale_staged(tmp_path, [wanted]) == {over: 3}
+    [found] = sweep(store, tmp_path, wanted=[wanted])
+    assert (found.deleted, found.size) == (True, 3)
+    assert fresh.exists()
+    assert wanted.exists()
+    assert foreign.exists()
+    assert not over.parent.exists()
+
+
+def test_freeing_twice_is_harmless_and_leaves_the_neighbours(tmp_path: Path) -> None:
+    one, other = new_staged(tmp_path, POINT, ttl_s=1.0), new_staged(tmp_path, POINT, ttl_s=1.0)
+    free_staged(one)
+    free_staged(one)
+    assert not one.parent.exists()
+    assert other.exists()

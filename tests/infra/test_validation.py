@@ -1,0 +1,201 @@
+"""A checkpoint is known to be complete and sane before any GPU is taken, from headers and ranged reads alone."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+
+from infra.errors import RemoteCodeRefused, ShardMissing, SnapshotInvalid, SnapshotMissing, TensorMissing
+from infra.snapshot import validate
+from infra.store import Store
+from infra.validation.examination import examine, faults, validate_checkpoint
+from infra.validation.readers import CheckpointReader, LocalFolder, Range, StorePrefix
+from tests.infra.models import VALID, model, read_tensors, spread
+from tests.infra.spoiled_models import FAULTS, NORM, QUERY, SECOND, Fault
+
+BASE = "sharded Qwen3"
+
+
+@pytest.fixture(params=["folder", "store", pytest.param("s3", marks=pytest.mark.slow)])
+def place(request: pytest.FixtureRequest) -> str:
+    if request.param == "s3":
+        request.getfixturevalue("s3")
+    return str(request.param)
+
+
+def reader_at(place: str, folder: Path, request: pytest.FixtureRequest) -> CheckpointReader:
+    if place == "folder":
+        return LocalFolder(folder)
+    if place == "store":
+        return StorePrefix(Store(folder.parent.as_uri()), folder.name)
+    store = Store(f"s3://{request.getfixturevalue('s3').bucket}/{uuid.uuid4().hex}")
+    for file in folder.iterdir():
+        store.upload(file, f"a/{file.name}")
+    return StorePrefix(store, "a")
+
+
+@pytest.mark.parametrize("name", VALID)
+def test_a_valid_checkpoint_passes_and_its_files_are_listed(
+    name: str, place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    folder = model(name, tmp_path / "c")
+    verdict = examine(reader_at(place, folder, request))
+    assert verdict.faults == ()
+    assert verdict.notes == ()
+    assert sorted(verdict.files) == sorted(file.name for file in folder.iterdir())
+    assert validate_checkpoint(LocalFolder(folder)) == validate(folder) == list(verdict.files)
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=str)
+def test_each_fault_is_refused_by_its_own_class_naming_its_subject(
+    fault: Fault, place: str, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if fault.links and place != "folder":
+        pytest.skip("an object store has no links")
+    folder = model(fault.of, tmp_path / "c")
+    fault.spoil(folder)
+    reader = reader_at(place, folder, request)
+    with pytest.raises(SnapshotInvalid) as caught:
+        validate_checkpoint(reader, needs_chat_template=True)
+    assert type(caught.value) is fault.kind
+    assert caught.value.subject == fault.subject or not fault.subject
+    assert caught.value.subject in str(caught.value) or fault.subject == "layers.1"
+    assert (fault.kind, caught.value.subject) in {(type(f), f.subject) for f in faults(reader, needs_chat_template=True)}
+
+
+def test_all_that_is_wrong_is_collected(tmp_path: Path) -> None:
+    folder = model(BASE, tmp_path / "c")
+    chosen = [f for f in FAULTS if f.name in ("lost tensor", "NaN at the start", "eos of another token", "two dtypes")]
+    for fault in chosen:
+        fault.spoil(folder)
+    assert {type(found) for found in faults(LocalFolder(folder))} == {fault.kind for fault in chosen} - {chosen[-2].kind} | {
+        fault.kind for fault in chosen if fault.name != "NaN at the start"
+    }
+
+
+def test_a_lost_shard_is_one_fault_and_not_one_for_each_tensor_in_it(tmp_path: Path) -> None:
+    folder = model(BASE, tmp_path / "c")
+    (folder / SECOND).unlink()
+    assert [type(fault) for fault in faults(LocalFolder(folder))] == [ShardMissing]
+
+
+def test_of_many_lost_tensors_one_is_named_and_the_others_are_counted(tmp_path: Path) -> None:
+    folder = model(BASE, tmp_path / "c")
+    spread(folder, {name: tensor for name, tensor in read_tensors(folder).items() if ".layers.1." not in name})
+    (fault,) = faults(LocalFolder(folder))
+    assert isinstance(fault, TensorMissing)
+    assert "(and 10 more)" in str(fault)
+
+
+def test_the_head_that_a_tied_model_repeats_is_not_a_fault(tmp_path: Path) -> None:
+    folder = model("tied Qwen3", tmp_path / "c")
+    held = read_tensors(folder)
+    spread(folder, {**held, "lm_head.weight": held["model.embed_tokens.weight"]}, 1)
+    assert faults(LocalFolder(folder)) == []
+
+
+def test_experts_that_are_fused_as_in_memory_pass_too(tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    folder = model("Qwen3-MoE", tmp_path / "c")
+    module = AutoModelForCausalLM.from_pretrained(folder)
+    module.save_pretrained(tmp_path / "fused", save_original_format=False)
+    shutil.copy(tmp_path / "fused" / "model.safetensors", folder)
+    assert "model.layers.0.mlp.experts.down_proj" in read_tensors(folder)
+    assert faults(LocalFolder(folder)) == []
+
+
+def test_an_architecture_that_transformers_does_not_know_is_said_and_the_rest_checked(tmp_path: Path) -> None:
+    folder = model(BASE, tmp_path / "c")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "novel"}))
+    verdict = examine(LocalFolder(folder))
+    assert verdict.faults == ()
+    assert "does not know model_type 'novel'" in verdict.notes[0]
+
+
+def test_a_checkpoint_with_code_passes_only_where_that_is_trusted_and_none_of_it_is_run(tmp_path: Path) -> None:
+    folder = model(BASE, tmp_path / "c")
+    config = json.loads((folder / "config.json").read_text())
+    config |= {"model_type": "novel", "auto_map": {"AutoConfig": "code.Config", "AutoModelForCausalLM": "code.Model"}}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "code.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    assert [type(fault) for fault in faults(LocalFolder(folder))] == [RemoteCodeRefused]
+    assert faults(LocalFolder(folder), trust_remote_code=True) == []
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_link_inside_the_folder_and_the_blobs_of_a_hub_cache_are_no_fault(tmp_path: Path) -> None:
+    made = model(BASE, tmp_path / "made")
+    repository = tmp_path / "models--o--n"
+    folder = repository / "snapshots" / "abc"
+    folder.mkdir(parents=True)
+    (repository / "blobs").mkdir()
+    for number, file in enumerate(made.iterdir()):
+        file.rename(repository / "blobs" / str(number))
+        (folder / file.name).symlink_to(f"../../blobs/{number}")
+    assert faults(LocalFolder(folder)) == []
+
+
+def test_links_and_pickles_that_are_no_part_of_the_snapshot_are_left_alone(tmp_path: Path) -> None:
+    folder = model(BASE, tmp_path / "c")
+    (folder / "optimizer.pt").symlink_to("/etc/passwd")
+    (folder / "training_args.bin").write_bytes(b"\x80")
+    assert faults(LocalFolder(folder)) == []
+
+
+def test_what_is_nowhere_is_missing_not_invalid(place: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "c").mkdir()
+    reader = reader_at(place, tmp_path / "c", request) if place != "folder" else LocalFolder(tmp_path / "nowhere")
+    with pytest.raises(SnapshotMissing):
+        validate_checkpoint(reader)
+
+
+class CountingFolder(LocalFolder):
+    """A folder that notes how many bytes of weights are read."""
+
+    read = 0
+
+    def read_range(self, name: str, start: int, end: int) -> bytes:
+        data = super().read_range(name, start, end)
+        self.read += len(data) if name.endswith(".safetensors") else 0
+        return data
+
+
+def test_of_large_tensors_only_samples_are_read(tmp_path: Path) -> None:
+    folder = model("untied Qwen3", tmp_path / "c")
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(folder)
+    config.intermediate_size = 40_000
+    AutoModelForCausalLM.from_config(config).save_pretrained(folder)
+    reader = CountingFolder(folder)
+    assert faults(reader) == []
+    assert reader.read < (folder / "model.safetensors").stat().st_size / 20
+
+
+def test_a_store_is_asked_for_a_bounded_number_of_samples_and_that_is_said(tmp_path: Path) -> None:
+    reader = StorePrefix(Store(tmp_path.as_uri()), "c")
+    reader.max_reads = 30
+    model(BASE, tmp_path / "c")
+    verdict = examine(reader)
+    assert verdict.faults == ()
+    assert "every 3th tensor" in verdict.notes[0]
+
+
+def test_ranges_come_in_the_order_that_was_asked_for(place: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c" / "x").write_bytes(bytes(range(256)))
+    reader = reader_at(place, tmp_path / "c", request)
+    ranges = [Range("x", n, n + 3) for n in range(250, 0, -7)]
+    assert list(reader.read_ranges(ranges)) == [bytes(range(r.start, r.end)) for r in ranges]
+    assert reader.read_range("x", 254, 300) == bytes([254, 255])
+    assert reader.read_range("x", 7, 7) == b""
+
+
+def test_names_used_here_are_names_of_the_model(tmp_path: Path) -> None:
+    assert {NORM, QUERY} <= read_tensors(model(BASE, tmp_path / "c")).keys()
