@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -19,7 +20,7 @@ from typer.exceptions import TyperException
 
 from flows.terminal import curve, error_line, places, scores
 from infra.config import Settings, load_settings, load_suite
-from infra.errors import ConfigError, PinpointError
+from infra.errors import ConfigError, PinpointError, TrainingFailed
 from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SnapshotSource, Suite
 from infra.records import find, history, next_attempt, runs
 from infra.snapshot import validate
@@ -61,7 +62,7 @@ def demo(
     from flows.stack import stack_of
 
     settings = _settings(settings_file, store)
-    run = run or new_run_name()
+    run = EvalPoint(run=run or new_run_name(), step=0).run
     options = DemoOptions(
         run=run,
         steps=steps,
@@ -124,10 +125,17 @@ def evaluate(
     loaded = load_suite(suite)
     _check_problems(loaded)
     validate(checkpoint)
-    request = _request_for(checkpoint.resolve(), loaded, settings, run, step)
+    point = _point_of(checkpoint.resolve(), run, step)
     with ExitStack() as started:
         with out.status("Starting Prefect and Ray ..."):
             stack = started.enter_context(stack_of(settings, port=port))
+        request = EvalRequest(
+            point=replace(point, attempt=next_attempt(Store(settings.store), point.run)),
+            source=SnapshotSource(path=str(checkpoint.resolve()), staged=False),
+            suite=loaded,
+            fleet=settings.fleet,
+            store_url=settings.store,
+        )
         with out.status(f"Evaluating {request.point.name} ..."):
             _evaluate(request, settings, stack.prefect_api_url)
     record = find(Store(settings.store), request.point, loaded.name)
@@ -138,6 +146,23 @@ def evaluate(
     message = f"{record.reason}: {record.message}" if isinstance(record, SkippedPoint) else "no record was written"
     error_line(err, f"{request.point.name} was skipped, {message}")
     raise typer.Exit(FAILED)
+
+
+@app.command()
+def check(
+    checkpoint: Annotated[str, typer.Argument(help="folder, hub id in the local cache, or s3://bucket/prefix")],
+    chat_template: Annotated[bool, typer.Option("--chat-template", help="refuse one without a chat template")] = False,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="let it bring code of its own; none is run here")
+    ] = False,
+    settings_file: SettingsOption = None,
+) -> None:
+    """Say whether a checkpoint is complete and sane, what is wrong with it, and how to mend that."""
+    from flows.check import check_checkpoint
+
+    load_settings(settings_file).export_s3()
+    if not check_checkpoint(checkpoint, out, needs_chat_template=chat_template, trust_remote_code=trust_remote_code):
+        raise typer.Exit(FAILED)
 
 
 @app.command()
@@ -184,7 +209,7 @@ def main() -> None:
             sys.exit(app(standalone_mode=False) or 0)
         except PinpointError as error:
             error_line(err, str(error))
-            sys.exit(BAD_INPUT)
+            sys.exit(FAILED if isinstance(error, TrainingFailed) else BAD_INPUT)
         except (KeyboardInterrupt, typer.Abort):
             sys.exit(INTERRUPTED)
         except TyperException as error:
@@ -223,21 +248,11 @@ def _check_problems(suite: Suite) -> None:
         load_problems(dataset)
 
 
-def _request_for(checkpoint: Path, suite: Suite, settings: Settings, run: str | None, step: int | None) -> EvalRequest:
+def _point_of(checkpoint: Path, run: str | None, step: int | None) -> EvalPoint:
+    """The run and step that a checkpoint's folder name tells, unless they are given."""
     name = run or re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint.name).strip("-._") or "checkpoint"
     number = re.search(r"(\d+)$", checkpoint.name)
-    point = EvalPoint(
-        run=name,
-        step=step if step is not None else int(number.group(1)) if number else 0,
-        attempt=next_attempt(Store(settings.store), name),
-    )
-    return EvalRequest(
-        point=point,
-        source=SnapshotSource(path=str(checkpoint), staged=False),
-        suite=suite,
-        fleet=settings.fleet,
-        store_url=settings.store,
-    )
+    return EvalPoint(run=name, step=step if step is not None else int(number.group(1)) if number else 0)
 
 
 def _evaluate(request: EvalRequest, settings: Settings, api_url: str) -> bool:

@@ -25,11 +25,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 
 from flows.stack import Stack
 from infra.config import Settings
-from infra.errors import PinpointError
+from infra.errors import PinpointError, StoreError, TrainingFailed
 from infra.model import EvalPoint, SkippedPoint
 from infra.presentation import history_key
 from infra.processes import fated, stop
-from infra.records import commit, now
+from infra.records import commit, find, now
 from infra.snapshot import SNAPSHOTS
 from infra.store import Store
 
@@ -54,22 +54,30 @@ class Told:
     """What the trainer has said so far."""
 
     dispatched: list[dict[str, Any]] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
     error: str | None = None
 
 
 def run_demo(options: DemoOptions, settings: Settings, stack: Stack, console: Console) -> None:
-    """Trains and evaluates until every point has its record. Raises PinpointError if the trainer fails."""
-    told = Told()
+    """Trains and evaluates until every point has its record.
+
+    Raises PinpointError with what the trainer said of its own failure, TrainingFailed if it crashed or gave points up.
+    """
+    told, log = Told(), stack.logs / "trainer.log"
     folder = settings.home.expanduser() / "demo" / options.run
     try:
-        with _trainer(options, settings, folder, stack.logs / "trainer.log") as process, _bars(console) as progress:
+        with _trainer(options, settings, folder, log) as process, _bars(console) as progress:
             follow(process, told, Bars(progress))
             code = process.wait()
-        if told.error or code != 0:
-            raise PinpointError(told.error or f"the trainer ended with code {code}; see {stack.logs / 'trainer.log'}")
-    except BaseException:
-        _leave_records(options, told, Store(settings.store))
-        raise
+        if told.error:
+            raise PinpointError(told.error)
+        if code != 0:
+            raise TrainingFailed(f"the trainer ended with code {code}; see {log}")
+    finally:
+        left = _leave_records(options, told, Store(settings.store))
+    if missing := sorted({*told.missing, *left}):
+        steps = ", ".join(map(str, missing))
+        raise TrainingFailed(f"no report came back in time for step {steps} of {options.run}; see {log} and {stack.ui_url}")
 
 
 def sweep(run: str, settings: Settings) -> None:
@@ -95,6 +103,8 @@ def follow(process: subprocess.Popen[bytes], told: Told, bars: Bars) -> None:
                 bars.recorded(event)
             case "trained":
                 bars.trained()
+            case "missing":
+                told.missing = event["steps"]
             case "error":
                 told.error = event["message"]
 
@@ -155,18 +165,29 @@ def _trainer(options: DemoOptions, settings: Settings, folder: Path, log: Path) 
         stop(process)
 
 
-def _leave_records(options: DemoOptions, told: Told, store: Store) -> None:
-    """Every point that was dispatched and has no record yet gets one: it was stopped."""
+def _leave_records(options: DemoOptions, told: Told, store: Store) -> list[int]:
+    """Every point that was dispatched and has no record yet gets one: the demo ended first. Gives their steps.
+
+    A store that is down is only logged: it must not hide how the demo ended.
+    """
+    left = []
     for event in told.dispatched:
         skipped = SkippedPoint(
             point=EvalPoint(run=options.run, step=event["step"], attempt=event["attempt"]),
             suite=event["suite"],
             reason="crashed",
-            message="the demo was stopped before this point had its report",
+            message="the demo ended before this point had its report",
             export_time_seconds=event["export_time_seconds"],
             finished_at=now(),
         )
-        commit(store, skipped)
+        try:
+            if find(store, skipped.point, skipped.suite) is not None:
+                continue
+            commit(store, skipped)
+        except (StoreError, OSError) as error:
+            logger.warning("%s has no record, and none could be left: %s", skipped.point.name, error)
+        left.append(event["step"])
+    return left
 
 
 def new_run_name() -> str:

@@ -15,9 +15,11 @@ from typing import Any
 
 from prefect import flow
 from prefect.client.schemas.objects import FlowRun, State
+from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from infra.concurrency import gather_all
+from infra.errors import StoreError
 from infra.fleet.lease import confirm, held
 from infra.leases import delete_owned
 from infra.model import EvalReport, EvalRequest, SkippedPoint, SkipReason
@@ -55,27 +57,31 @@ def clean_up_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> Non
 )
 async def evaluate_snapshot(request: EvalRequest) -> EvalReport | State[Any]:
     """Measure one snapshot of a run on leased engines that have proved which weights they serve."""
+    phases: dict[str, float] = {}
     try:
         async with asyncio.timeout(request.deadline_s):
-            return await _measure(request)
+            record = await _measure(request, phases)
     except BaseException as error:
         reason = as_skip(error)
         if reason is None:  # a bug of ours, or the end of this process: it fails, but not without a record
             ended = isinstance(error, asyncio.CancelledError)
             _leave_record(request, "the flow run was cancelled" if ended else f"{type(error).__name__}: {error}")
             raise
-        logger.warning("%s skipped: %s", request.point.name, reason)
-        record = await skip(request, _skipped(request, reason.reason, reason.message))
+        message = reason.message or f"no report within {request.deadline_s:g} s; seconds taken: {phases}"
+        logger.warning("%s skipped: %s: %s", request.point.name, reason.reason, message)
+        record = await skip(request, _skipped(request, reason.reason, message))
+    if isinstance(record, SkippedPoint):
         return Completed(name="Skipped", message=f"{record.reason}: {record.message}")
+    return record
 
 
-async def _measure(request: EvalRequest) -> EvalReport:
-    point, phases = request.point, dict[str, float]()
+async def _measure(request: EvalRequest, phases: dict[str, float]) -> EvalReport | SkippedPoint:
+    point = request.point
     async with owning(point, request.source, request.store_url) as prefix:
         with timed(phases, "export"):
             snapshot = await export(point, request.source, request.store_url, prefix)
         with timed(phases, "acquire fleet"):
-            lease = await acquire_fleet(request.fleet, snapshot, point.name)
+            lease = await acquire_fleet(request.fleet, snapshot, f"{point.name} (flow run {flow_run.id})")
         async with held(lease):
             with timed(phases, "pin"):
                 pinned = await pin(lease, snapshot)
@@ -89,7 +95,10 @@ async def _measure(request: EvalRequest) -> EvalReport:
 
 def _leave_record(request: EvalRequest, message: str) -> None:
     """A point that failed is on the curve too, unless its record is there already."""
-    commit(Store(request.store_url), _skipped(request, SkipReason.CRASHED.value, message))
+    try:
+        commit(Store(request.store_url), _skipped(request, SkipReason.CRASHED.value, message))
+    except StoreError as error:  # the trainer's thread, or `pinpoint evaluate`, writes it when the store is back
+        logger.error("%s has no record yet: %s", request.point.name, error)
 
 
 def _skipped(request: EvalRequest, reason: str, message: str) -> SkippedPoint:

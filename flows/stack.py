@@ -189,9 +189,13 @@ def _wait(
 
 @contextmanager
 def stack_of(settings: Settings, *, port: int | None = None, runner: bool = True) -> Iterator[Stack]:
-    """The stack that `pinpoint up` or a demo runs for the same home, if one does; else one for the length of the body."""
+    """The stack that `pinpoint up` or a demo runs for the same home, if one does; else one for the length of the body.
+
+    Settings or a `port` that name something else are taken at their word.
+    """
     home = settings.home.expanduser().absolute()
-    running = _announced(home)
+    named = settings.prefect_api_url or settings.ray_address or port
+    running = None if named else _announced(home)
     if running is None:
         with local_stack(settings, port=port, runner=runner) as stack, _announcing(stack, home):
             yield stack

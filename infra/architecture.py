@@ -54,6 +54,7 @@ def own_tensors(module: Any) -> dict[str, Any]:
 
 def promise_of(folder: Path) -> Promise:
     """Of the `config.json` in `folder`. Raises ConfigInvalid if no model can be made of it."""
+    from huggingface_hub.errors import StrictDataclassError
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
@@ -73,7 +74,7 @@ def promise_of(folder: Path) -> Promise:
         return Promise(values=_text_values(raw), unknown=f"{kind} needs a package that is not here: {_line(error)}")
     except _NoCausalModel as error:
         return Promise(values=_text_values(raw), unknown=str(error))
-    except _UNBUILDABLE as error:
+    except (StrictDataclassError, *_UNBUILDABLE) as error:
         raise ConfigInvalid(f"no {kind} model can be made of config.json: {_line(error)}", subject="config.json") from error
 
 
@@ -106,7 +107,8 @@ def _meta_module(config: Any) -> Any:
         kind = getattr(transformers, named, None)
         if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
             raise _NoCausalModel(f"{config.model_type} is no causal language model that transformers knows")
-        return kind._from_config(config)
+        make: Any = kind
+        return make._from_config(config)
 
 
 def _architecture(module: Any) -> Architecture:

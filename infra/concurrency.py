@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable, Iterator
-from contextlib import contextmanager
+import threading
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
+
+import anyio
 
 T = TypeVar("T")
 
@@ -16,6 +19,20 @@ async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(coroutine) for coroutine in coroutines]
     return [task.result() for task in tasks]
+
+
+async def in_thread(call: Callable[[], T], stopping: threading.Event) -> T:
+    """`call` in a thread. If cancelled, sets `stopping` and returns only when the thread has ended: nothing goes on behind."""
+    running = asyncio.ensure_future(asyncio.to_thread(call))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        stopping.set()
+        with anyio.CancelScope(shield=True):
+            while not running.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([running])
+        raise
 
 
 @contextmanager

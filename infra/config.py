@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, Valid
 
 from infra.errors import ConfigError, UnknownKey
 from infra.model import DatasetSpec, FleetSpec, Suite
+from infra.store import S3Access
 
 Model = TypeVar("Model", bound=BaseModel)
 PREFIX = "PINPOINT_"
@@ -40,13 +41,22 @@ class Settings(BaseModel):
     def store(self) -> str:
         return self.store_url or (self.home.expanduser().absolute() / "store").as_uri()
 
+    def s3_access(self) -> S3Access:
+        """For a store of our own in a process whose other S3 clients are not ours to redirect: a trainer's."""
+        secret = self.s3_secret_access_key
+        return S3Access(
+            endpoint_url=self.s3_endpoint_url,
+            key=self.s3_access_key_id,
+            secret=secret.get_secret_value() if secret else None,
+        )
+
     def export_s3(self) -> None:
         """Gives endpoint and credentials to this process and its children under the names that the S3 libraries read."""
-        secret = self.s3_secret_access_key
+        access = self.s3_access()
         given = {
-            "AWS_ENDPOINT_URL": self.s3_endpoint_url,
-            "AWS_ACCESS_KEY_ID": self.s3_access_key_id,
-            "AWS_SECRET_ACCESS_KEY": secret.get_secret_value() if secret else None,
+            "AWS_ENDPOINT_URL": access.endpoint_url,
+            "AWS_ACCESS_KEY_ID": access.key,
+            "AWS_SECRET_ACCESS_KEY": access.secret,
         }
         os.environ.update({name: value for name, value in given.items() if value})
 
@@ -140,8 +150,14 @@ def _readable(error: ValidationError, model: type[BaseModel], where: str) -> Con
         if fault["type"] == "extra_forbidden":
             key = str(fault["loc"][-1])
             return UnknownKey(key, where=where, known=_keys_at(model, fault["loc"][:-1]))
-    faults = (f"{'.'.join(map(str, f['loc'])) or 'value'}: {f['msg']} (got {f['input']!r:.80})" for f in error.errors())
-    return ConfigError(f"{where}: {'; '.join(faults)}")
+    return ConfigError(f"{where}: {'; '.join(_fault(fault) for fault in error.errors())}")
+
+
+def _fault(fault: Mapping[str, Any]) -> str:
+    """One fault, with the value that is at fault unless it is, or may hold, a secret."""
+    place = ".".join(map(str, fault["loc"])) or "value"
+    hidden = "secret" in place or isinstance(fault["input"], dict)
+    return f"{place}: {fault['msg']}" + ("" if hidden else f" (got {fault['input']!r:.80})")
 
 
 def _keys_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[str]:
@@ -166,10 +182,17 @@ def read_mapping(path: Path) -> dict[str, Any]:
     except IsADirectoryError:
         raise ConfigError(f"{path} is a folder, not a YAML file") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path} is not YAML: {' '.join(str(error).split())}") from None
+        raise ConfigError(f"{path} is not YAML{_place_of(error)}") from None
     if not isinstance(loaded, dict):
         raise ConfigError(f"{path} must hold a mapping of keys, not {type(loaded).__name__}")
     return loaded
+
+
+def _place_of(error: Exception) -> str:
+    """Where and why, but not the text that stands there: it may be a secret."""
+    mark = getattr(error, "problem_mark", None)
+    place = f", line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+    return f"{place}: {getattr(error, 'problem', None) or type(error).__name__}"
 
 
 def _refuse_unknown(mapping: Mapping[str, Any], known: type[BaseModel] | set[str], *, where: str) -> None:

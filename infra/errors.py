@@ -48,6 +48,8 @@ PinpointError
 │   └── LeaseLost          the lease expired or was fenced
 ├── PinViolation           an engine or a response that is not of the pinned version
 ├── GraderError            a grader raised, or timed out (`GraderTimeout`)
+├── TrainingFailed         the demo's trainer crashed, or ended before all its points had their records
+├── ProducerFailed         the tiny trainer's rollouts ended; defined in trainer_integration/tiny_trainer/producer.py
 └── EvalSkip               an attributed skip, also raised by a user's own evaluation function
 """
 
@@ -292,6 +294,10 @@ class GraderError(PinpointError):
 
 
 class GraderTimeout(GraderError):
+    pass
+
+
+class TrainingFailed(PinpointError):
     pass
 
 

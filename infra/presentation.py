@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+import xxhash
+
 from infra.model import DatasetResult, EvalReport, SkippedPoint
 
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|~$&]")
@@ -27,7 +29,8 @@ def score_text(result: DatasetResult) -> str:
     """Mean with its 95% interval, e.g. `0.734 [0.67, 0.79]`."""
     if result.score is None:
         return "no score"
-    return f"{result.score.mean:.3f} [{result.score.low:.2f}, {result.score.high:.2f}]"
+    graded = "" if result.coverage == 1 else f" ({result.coverage:.0%} graded)"
+    return f"{result.score.mean:.3f} [{result.score.low:.2f}, {result.score.high:.2f}]{graded}"
 
 
 def score_rows(report: EvalReport) -> list[dict[str, str | int]]:
@@ -124,5 +127,6 @@ def _same_or_other(reported: str, pinned: str) -> str:
 
 
 def history_key(run: str) -> str:
-    """The key of a run's history artifact; Prefect takes lowercase letters, digits and dashes."""
-    return f"history-{re.sub('[^a-z0-9]+', '-', run.lower()).strip('-')}"
+    """The key of a run's history artifact. Prefect takes lowercase letters, digits and dashes; other names get a digest."""
+    key = re.sub("[^a-z0-9]+", "-", run.lower()).strip("-")
+    return f"history-{key}" if key == run else f"history-{key}-{xxhash.xxh32_hexdigest(run.encode())}"

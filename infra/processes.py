@@ -20,6 +20,7 @@ from pathlib import Path
 logger = logging.getLogger(__name__)
 PR_SET_PDEATHSIG = 1
 STOP_TIMEOUT_S = 15.0
+GROUP_GRACE_S = 2.0
 
 
 def die_with_parent(sign: int, parent: int) -> None:
@@ -80,6 +81,10 @@ def stop(process: subprocess.Popen[bytes], timeout_s: float = STOP_TIMEOUT_S) ->
         except subprocess.TimeoutExpired:
             logger.warning("process %d did not end within %g s and is killed", process.pid, timeout_s)
     with contextlib.suppress(ProcessLookupError):
+        deadline = time.monotonic() + GROUP_GRACE_S  # its helpers, a resource tracker for one, clean up after it
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.05)
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 

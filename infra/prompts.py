@@ -8,7 +8,7 @@ from pathlib import Path
 
 from infra.errors import SnapshotInvalid
 from infra.model import SnapshotRef
-from infra.store import Store
+from infra.store import split_location
 from infra.validation.layout import METADATA
 
 
@@ -19,8 +19,7 @@ def chat_renderer(snapshot: SnapshotRef) -> Callable[[str], str]:
     """
     from transformers import AutoTokenizer
 
-    root, _, prefix = snapshot.location.rpartition("/")
-    store = Store(root)
+    store, prefix = split_location(snapshot.location)
     with tempfile.TemporaryDirectory(prefix="pinpoint-tokenizer-") as folder:
         for name in snapshot.manifest.files:
             if name in METADATA:

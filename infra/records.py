@@ -1,7 +1,8 @@
 """The record of a point is written once, in the store, and everything people see is made from it.
 
 Each (run, point, suite) has exactly one terminal record: a report or a skip. Layout below the store's root:
-`runs/RUN/points/POINT/SUITE/record.json`, samples beside it, and `runs/RUN/progress.json`, the step the trainer is at.
+`runs/RUN/points/POINT/SUITE/record.json`, samples beside it, and `runs/RUN/progress/ATTEMPT.json`, the step that this start of
+the trainer is at.
 """
 
 from __future__ import annotations
@@ -51,9 +52,10 @@ def find(store: Store, point: EvalPoint, suite: str) -> EvalReport | SkippedPoin
 
 
 def history(store: Store, run: str) -> list[EvalReport | SkippedPoint]:
-    """All records of a run, by step and attempt."""
+    """All records of a run, by step, attempt and suite."""
     keys = [key for key in store.list(f"runs/{run}/points") if key.endswith("/record.json")]
-    return [_RECORD.validate_json(store.read(key)) for key in sorted(keys)]
+    records = [_RECORD.validate_json(store.read(key)) for key in keys]
+    return sorted(records, key=lambda record: (record.point.step, record.point.attempt, record.suite))
 
 
 def runs(store: Store) -> list[str]:
@@ -80,17 +82,21 @@ def write_samples(store: Store, point: EvalPoint, suite: str, dataset: str, samp
     return store.url_of(key)
 
 
-def write_progress(store: Store, run: str, step: int) -> None:
-    """Where the trainer is now; how late a point is, is counted from it."""
-    store.write(f"runs/{run}/progress.json", json.dumps({"step": step, "at": now()}).encode())
+def write_progress(store: Store, run: str, attempt: int, step: int) -> None:
+    """Where this start of the trainer is now; how late one of its points is, is counted from it."""
+    store.write(_progress_key(run, attempt), json.dumps({"step": step, "at": now()}).encode())
 
 
-def read_progress(store: Store, run: str) -> int | None:
-    """The step the trainer was last known to be at; None if no trainer has said."""
+def read_progress(store: Store, run: str, attempt: int) -> int | None:
+    """The step that this start of the trainer was last known to be at; None if it has not said, or there was no trainer."""
     try:
-        return int(json.loads(store.read(f"runs/{run}/progress.json"))["step"])
+        return int(json.loads(store.read(_progress_key(run, attempt)))["step"])
     except FileNotFoundError:
         return None
+
+
+def _progress_key(run: str, attempt: int) -> str:
+    return f"runs/{run}/progress/{attempt}.json"
 
 
 def now() -> str:

@@ -1,7 +1,8 @@
 """Every sample is asked of a pinned engine and carries the version that the engine itself put on it.
 
 A response of a foreign version, or of two, is a PinViolation: the point has no number. A request that an engine could not
-answer is tried on another engine of the same version, then becomes an `infra_error` sample, which is not a zero.
+answer is tried on another engine of the same version, then becomes an `infra_error` sample, which is not a zero. One that
+is itself at fault becomes that at once; if all of a dataset are, its prompts are what has to be mended.
 """
 
 from __future__ import annotations
@@ -14,13 +15,15 @@ from contextlib import AsyncExitStack
 
 from infra.concurrency import gather_all
 from infra.engines.client import EngineClient, Generation
-from infra.errors import EngineError, FleetUnhealthy, GraderError, GraderTimeout, PinViolation
+from infra.errors import DatasetError, EngineError, EngineRefused, FleetUnhealthy, GraderError, GraderTimeout, PinViolation
 from infra.grading import GRADE_DEADLINE_S, GraderPool
 from infra.model import DatasetSpec, PinnedFleet, Problem, Sample, SampleOutcome
 
 logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 300.0
 REQUESTS_PER_ENGINE = 64
+# Answers that any engine of this version would give again. Not a wrong key (401), a wrong address (404) or haste (429).
+REQUEST_AT_FAULT = frozenset({400, 413, 422})
 Render = Callable[[str], str]
 
 
@@ -29,6 +32,7 @@ async def run_samples(pinned: PinnedFleet, spec: DatasetSpec, problems: Sequence
 
     Raises:
         PinViolation: any response that is not of the pinned version alone.
+        DatasetError: every request was refused for what it asks, a prompt longer than the model's context for one.
         FleetUnhealthy: no engine answered a single request.
     """
     async with AsyncExitStack() as stack:
@@ -40,7 +44,10 @@ async def run_samples(pinned: PinnedFleet, spec: DatasetSpec, problems: Sequence
         workers = [asker.work(queues[i], i) for i in range(len(clients)) for _ in range(REQUESTS_PER_ENGINE)]
         done = list(itertools.chain.from_iterable(await gather_all(workers)))
     if all(sample.outcome is SampleOutcome.INFRA_ERROR for sample in done):
-        raise FleetUnhealthy(f"dataset {spec.name}: no engine answered: {done[0].detail}")
+        unanswered = [sample.detail for sample in done if (sample.problem_id, sample.index) not in asker.refused]
+        if not unanswered:
+            raise DatasetError(f"all {len(done)} requests were refused, the first because of {done[0].detail}", path=spec.name)
+        raise FleetUnhealthy(f"dataset {spec.name}: no engine answered: {unanswered[0]}")
     order = {problem.id: position for position, problem in enumerate(problems)}
     return sorted(done, key=lambda sample: (order[sample.problem_id], sample.index))
 
@@ -58,6 +65,7 @@ class _Asker:
     ) -> None:
         self.pinned, self.spec, self.clients, self.pool, self.render = pinned, spec, clients, pool, render
         self.expected = pinned.version.token
+        self.refused: set[tuple[str, int]] = set()
 
     async def work(self, queue: Iterator[tuple[Problem, int]], engine: int) -> list[Sample]:
         """Takes from the engine's queue, one request at a time, until it is empty."""
@@ -68,18 +76,29 @@ class _Asker:
         for attempt in range(min(2, len(self.clients)) or 1):
             client = self.clients[(engine + attempt) % len(self.clients)]
             name = self.pinned.lease.engines[(engine + attempt) % len(self.clients)].name
-            rid = f"{self.expected}/{self.spec.name}/{problem.id}/{index}/{attempt}"
+            rid = _sendable(f"{self.expected}/{self.spec.name}/{problem.id}/{index}/{attempt}")
             try:
                 generation = await client.generate(
                     self.render(problem.prompt), self.spec.sampling, rid=rid, timeout_s=REQUEST_TIMEOUT_S
                 )
+            except UnicodeEncodeError as error:
+                return self._refused(problem, index, f"a prompt that is no Unicode text: {error}")
             except EngineError as error:
+                if isinstance(error, EngineRefused) and error.status in REQUEST_AT_FAULT:
+                    return self._refused(problem, index, str(error))
                 failure = str(error)
                 logger.warning("%s: %s", rid, error)
                 continue
             self._check(generation, name, rid)
             return await self._graded(problem, index, name, generation)
         return self._record(problem, index, "", None, SampleOutcome.INFRA_ERROR, None, failure)
+
+    def _refused(self, problem: Problem, index: int, reason: str) -> Sample:
+        """The request is at fault, so no other engine is asked."""
+        self.refused.add((problem.id, index))
+        detail = f"problem {problem.id!r}: {reason}"
+        logger.warning("%s/%s: %s", self.expected, self.spec.name, detail)
+        return self._record(problem, index, "", None, SampleOutcome.INFRA_ERROR, None, detail)
 
     def _check(self, generation: Generation, engine: str, rid: str) -> None:
         if set(generation.weight_versions) != {self.expected}:
@@ -120,7 +139,7 @@ class _Asker:
         return Sample(
             problem_id=problem.id,
             index=index,
-            prompt=problem.prompt,
+            prompt=_sendable(problem.prompt),
             response=generation.text if generation else "",
             answer=problem.answer,
             outcome=outcome,
@@ -130,3 +149,8 @@ class _Asker:
             completion_tokens=generation.completion_tokens if generation else 0,
             detail=detail[:500],
         )
+
+
+def _sendable(text: str) -> str:
+    """`text` with half a surrogate pair, which no encoding of Unicode has, written as its escape."""
+    return text.encode(errors="backslashreplace").decode()

@@ -7,6 +7,7 @@ prompt (Miller, "Adding Error Bars to Evals", arXiv:2411.00640, section 2.2).
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
@@ -27,24 +28,35 @@ def prompt_means(samples: Sequence[Sample]) -> list[float]:
 def estimate(means: Sequence[float]) -> Estimate | None:
     """Mean of per-prompt means with its 95% interval; None without any.
 
-    Wilson's interval where every value is 0 or 1, else Student's t clipped to [0, 1]. One prompt that is neither says
-    nothing of its own spread: its interval is all of [0, 1].
+    Wilson's score interval where every value is 0 or 1, else Student's t clipped to [0, 1]. Values that do not differ say
+    nothing of their own spread: then Wilson's again, whose variance is the largest that values in [0, 1] with this mean have.
     """
-    from scipy import stats
-
     n = len(means)
     if n == 0:
         return None
     mean = math.fsum(means) / n
     variance = math.fsum((value - mean) ** 2 for value in means) / (n - 1) if n > 1 else 0.0
     stderr = math.sqrt(variance / n)
-    if all(value in (0.0, 1.0) for value in means):
-        interval = stats.binomtest(round(math.fsum(means)), n).proportion_ci(CONFIDENCE, method="wilson")
-        return Estimate(mean=mean, stderr=stderr, low=float(interval.low), high=float(interval.high), n=n)
-    if n == 1:
-        return Estimate(mean=mean, stderr=0.0, low=0.0, high=1.0, n=n)
-    half = float(stats.t.ppf((1 + CONFIDENCE) / 2, n - 1)) * stderr
-    return Estimate(mean=mean, stderr=stderr, low=max(0.0, mean - half), high=min(1.0, mean + half), n=n)
+    if variance == 0.0 or all(value in (0.0, 1.0) for value in means):
+        low, high = _wilson(mean, n)
+    else:
+        half = _t_quantile(n - 1) * stderr
+        low, high = max(0.0, mean - half), min(1.0, mean + half)
+    return Estimate(mean=mean, stderr=stderr, low=low, high=high, n=n)
+
+
+def _wilson(mean: float, n: int) -> tuple[float, float]:
+    """Wilson (1927), equation 4: the score interval of a proportion."""
+    z = statistics.NormalDist().inv_cdf((1 + CONFIDENCE) / 2)
+    centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _t_quantile(degrees: int) -> float:
+    from scipy import special
+
+    return float(special.stdtrit(degrees, (1 + CONFIDENCE) / 2))
 
 
 def coverage_and_bounds(samples: Sequence[Sample]) -> tuple[float, float, float]:

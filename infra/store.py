@@ -12,11 +12,14 @@ import os
 import re
 import shutil
 import stat
+import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
+from urllib.parse import unquote, urlsplit
 
 import fsspec
 
@@ -30,20 +33,45 @@ _DENIED = re.compile(r"credential|denied|forbidden|signature|access key|\b403\b"
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class S3Access:
+    """Where an S3 server is and with which credentials; what is None comes from the environment."""
+
+    endpoint_url: str | None = None
+    key: str | None = None
+    secret: str | None = field(default=None, repr=False)
+
+
+def path_of(url: str) -> Path:
+    """The local path of a file:// URL, with its percent-encoding undone."""
+    return Path(unquote(urlsplit(url).path))
+
+
+def split_location(location: str) -> tuple[Store, str]:
+    """The store and key of a folder given by URL."""
+    root, _, key = location.rpartition("/")
+    return Store(root), unquote(key) if root.startswith("file://") else key
+
+
 class Store:
     """One root in object storage; keys are relative, with '/' between parts. All methods block."""
 
-    def __init__(self, url: str) -> None:
-        """Raises ConfigError for a URL that is neither file:// nor s3://bucket, or an S3 store without s3fs."""
+    def __init__(self, url: str, access: S3Access | None = None) -> None:
+        """`access` overrides the environment.
+
+        Raises ConfigError for a URL that is neither file:// nor s3://bucket, or an S3 store without s3fs.
+        """
         self.url = url.rstrip("/")
         scheme, _, rest = self.url.partition("://")
         if scheme not in ("file", "s3") or not rest.strip("/"):
             raise ConfigError(f"store {url!r}: use file:///folder or s3://bucket/prefix")
         self.is_local = scheme == "file"
         try:
-            self._fs, self._root = fsspec.core.url_to_fs(self.url, **({} if self.is_local else _s3_options()))
+            self._fs, self._root = fsspec.core.url_to_fs(self.url, **({} if self.is_local else _s3_options(access)))
         except ImportError:
             raise ConfigError(f"store {url!r} needs the package s3fs: install pinpoint-trainer[s3]") from None
+        if self.is_local:
+            self._root = str(path_of(self.url))
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
@@ -174,8 +202,11 @@ class Store:
             if keys:
                 self._fs.rm(keys)
 
-    def upload(self, source: Path, key: str) -> None:
-        """Sends a local file in blocks of `BLOCK_BYTES`; memory does not grow with the file. It appears whole or not."""
+    def upload(self, source: Path, key: str, stopping: threading.Event | None = None) -> None:
+        """Sends a local file in blocks of `BLOCK_BYTES`; memory does not grow with the file. It appears whole or not.
+
+        Raises Stopped, with nothing left behind, soon after `stopping` is set by another thread.
+        """
         with self._translated(key), source.open("rb") as reader:
             path = Path(self._path(key))
             if self.is_local:
@@ -183,14 +214,14 @@ class Store:
                 temporary = _temporary(path)
                 try:
                     with temporary.open("wb") as copy:
-                        shutil.copyfileobj(reader, copy, BLOCK_BYTES)
+                        _copy(reader, copy, stopping)
                     temporary.replace(path)
                 finally:
                     temporary.unlink(missing_ok=True)
                 return
             writer = self._fs.open(self._path(key), "wb", block_size=BLOCK_BYTES)
             try:
-                shutil.copyfileobj(reader, writer, BLOCK_BYTES)
+                _copy(reader, writer, stopping)
             except BaseException:
                 writer.discard()
                 writer.closed = True  # closing, also by its finaliser, would make an object of what was sent so far
@@ -213,6 +244,8 @@ class Store:
             partial.unlink(missing_ok=True)
 
     def _path(self, key: str) -> str:
+        if ".." in key.split("/") or key.startswith("/"):
+            raise ValueError(f"key {key!r} leaves the store {self.url}")
         return f"{self._root}/{key}" if key else self._root
 
     def _write_local(self, key: str, data: bytes) -> None:
@@ -270,13 +303,16 @@ class Store:
         return StoreError(f"store {self.url}, object {key!r}: {name}: {_line(error)}")
 
 
-def _s3_options() -> dict[str, Any]:
+def _s3_options(access: S3Access | None) -> dict[str, Any]:
     config = {
         "connect_timeout": CONNECT_TIMEOUT_S,
         "read_timeout": READ_TIMEOUT_S,
         "retries": {"max_attempts": 3, "mode": "standard"},
     }
-    return {"config_kwargs": config, "use_listings_cache": False, "skip_instance_cache": True}
+    options = {"config_kwargs": config, "use_listings_cache": False, "skip_instance_cache": True}
+    given = access or S3Access()
+    named = {"endpoint_url": given.endpoint_url, "key": given.key, "secret": given.secret}
+    return {**options, **{name: value for name, value in named.items() if value}}
 
 
 def _botocore_error() -> type[Exception]:
@@ -285,6 +321,17 @@ def _botocore_error() -> type[Exception]:
 
     module = sys.modules.get("botocore.exceptions")
     return module.BotoCoreError if module else OSError
+
+
+class Stopped(Exception):
+    """An upload ended because it was asked to."""
+
+
+def _copy(reader: BinaryIO, writer: BinaryIO, stopping: threading.Event | None) -> None:
+    while block := reader.read(BLOCK_BYTES):
+        if stopping is not None and stopping.is_set():
+            raise Stopped
+        writer.write(block)
 
 
 def _temporary(path: Path) -> Path:

@@ -9,7 +9,7 @@ from prefect import task
 from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
 
 from infra.datasets import suite_digest
-from infra.model import DatasetResult, EvalReport, EvalRequest, PinnedFleet
+from infra.model import DatasetResult, EvalReport, EvalRequest, PinnedFleet, SkippedPoint
 from infra.presentation import report_markdown, score_rows
 from infra.records import commit, now, read_progress
 from infra.store import Store
@@ -23,11 +23,11 @@ TIMEOUT_S = 300
 @task(name="report", task_run_name="report step {request.point.step}", timeout_seconds=TIMEOUT_S, **RETRIED)
 async def report(
     request: EvalRequest, pinned: PinnedFleet, results: list[DatasetResult], phases: dict[str, float]
-) -> EvalReport:
+) -> EvalReport | SkippedPoint:
     """Commits the report of a measured point and shows it; gives the record that counts, which is the first one."""
     store = Store(request.store_url)
     point = request.point
-    trainer_step = await asyncio.to_thread(read_progress, store, point.run)
+    trainer_step = await asyncio.to_thread(read_progress, store, point.run, point.attempt)
     made = EvalReport(
         point=point,
         suite=request.suite.name,
@@ -49,4 +49,4 @@ async def report(
         markdown = report_markdown(record, len(manifest.files), manifest.n_bytes)
         await acreate_markdown_artifact(markdown, description=f"Report of {point.name}")
     await show_history(store, point.run)
-    return made
+    return record

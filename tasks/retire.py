@@ -14,6 +14,7 @@ from pathlib import Path
 import anyio
 from prefect import task
 
+from infra.errors import PinpointError
 from infra.leases import acquire, delete_owned, kept_alive, owner_of
 from infra.model import EvalPoint, SnapshotSource
 from infra.snapshot import new_prefix
@@ -31,14 +32,25 @@ async def owning(point: EvalPoint, source: SnapshotSource, store_url: str) -> As
     if not source.staged:
         yield ""
         return
-    store, prefix = Store(store_url), new_prefix(point)
+    prefix = new_prefix(point)
     try:
+        store = Store(store_url)
         holder = await asyncio.to_thread(acquire, store, prefix, owner=owner_of(point), purpose="export")
         with kept_alive(store, prefix, holder):
             yield prefix
     finally:
-        with anyio.move_on_after(TIMEOUT_S, shield=True):
-            await retire(point, source, store_url)
+        with anyio.move_on_after(TIMEOUT_S, shield=True) as limit:
+            await _retire(point, source, store_url)
+        if limit.cancelled_caught:
+            logger.error("%s was not retired within %d s: the next sweep will", point.name, TIMEOUT_S)
+
+
+async def _retire(point: EvalPoint, source: SnapshotSource, store_url: str) -> None:
+    """What can't be deleted now never changes what became of the point: its lease expires, and a sweep deletes it."""
+    try:
+        await retire(point, source, store_url)
+    except (PinpointError, TimeoutError) as error:
+        logger.error("%s was not retired, the next sweep will: %s", point.name, error)
 
 
 @task(name="retire", task_run_name="retire step {point.step}", timeout_seconds=TIMEOUT_S, **UNCACHED)

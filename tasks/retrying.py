@@ -9,7 +9,7 @@ from prefect.cache_policies import NO_CACHE
 from infra import errors
 from infra.errors import EvalSkip, PinpointError
 
-PERMANENT = (errors.SnapshotError, errors.PinViolation, errors.ConfigError, errors.StoreDenied, EvalSkip)
+PERMANENT = (errors.SnapshotError, errors.PinViolation, errors.ConfigError, errors.StoreDenied, errors.NoCapacity, EvalSkip)
 
 
 def worth_retrying(error: BaseException) -> bool:

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from prefect import task
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
 from infra import errors
-from infra.errors import EvalSkip
-from infra.model import EvalRequest, SkippedPoint, SkipReason
+from infra.errors import EvalSkip, StoreError
+from infra.model import EvalReport, EvalRequest, SkippedPoint, SkipReason
 from infra.records import commit
 from infra.store import Store
 from tasks.history import show_history
 from tasks.retrying import UNCACHED
 
+logger = logging.getLogger(__name__)
 REASONS: tuple[tuple[type[BaseException], SkipReason], ...] = (
     (errors.SnapshotMissing, SkipReason.CKPT_MISSING),
     (errors.SnapshotInvalid, SkipReason.CKPT_INVALID),
@@ -37,17 +39,25 @@ def as_skip(error: BaseException) -> EvalSkip | None:
         return error
     for kind, reason in REASONS:
         if isinstance(error, kind):
-            return EvalSkip(reason.value, str(error) or f"{type(error).__name__} after its deadline")
+            return EvalSkip(reason.value, str(error))
     return None
 
 
-@task(name="skip", task_run_name="skip step {record.point.step}: {record.reason}", timeout_seconds=120, **UNCACHED)
-async def skip(request: EvalRequest, record: SkippedPoint) -> SkippedPoint:
-    """Leaves the skip where people look: in the store, as a tag of the flow run, in the run's history."""
-    store = Store(request.store_url)
-    await asyncio.to_thread(commit, store, record)
-    await _tag(f"skipped:{record.reason}")
-    await show_history(store, record.point.run)
+@task(name="skip", task_run_name="skip step {skipped.point.step}: {skipped.reason}", timeout_seconds=120, **UNCACHED)
+async def skip(request: EvalRequest, skipped: SkippedPoint) -> EvalReport | SkippedPoint:
+    """Leaves the skip where people look: in the store, as a tag of the flow run, in the run's history.
+
+    Gives the record that counts: that of a point that has one already stays. A store that is down is no reason to hide the
+    skip from the UI; who triggered the point writes its record later.
+    """
+    record: EvalReport | SkippedPoint = skipped
+    try:
+        record = await asyncio.to_thread(lambda: commit(Store(request.store_url), skipped))
+        await show_history(Store(request.store_url), skipped.point.run)
+    except StoreError as error:
+        logger.error("%s: its skip is not in the store yet: %s", skipped.point.name, error)
+    if isinstance(record, SkippedPoint):
+        await _tag(f"skipped:{record.reason}")
     return record
 
 

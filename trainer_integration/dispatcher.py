@@ -1,7 +1,8 @@
-"""Evaluation is asked for from the training loop and never disturbs it: nothing here raises, and only staging is waited for.
+"""Evaluation is asked for from the training loop and never disturbs it: nothing here raises, and waits are bounded.
 
-`on_step` decides, stages the model if the step is due, writes one small file and returns. The cap on points in flight is
-kept before anything is exported; with `skip`, a due step that finds it reached is recorded as `busy` at its step.
+`on_step` decides, stages the model if the step is due, writes one small file and returns. Only staging is waited for and,
+with `backpressure`, at most `backpressure_timeout_s` for room. The cap on points in flight is kept before anything is
+exported; with `skip`, a due step that finds it reached is recorded as `busy` at its step.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from infra.config import Settings
+from infra.errors import StoreError
 from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SkipReason, SnapshotSource, Suite
 from infra.records import next_attempt, now
 from infra.staging import free_staged, new_staged
@@ -23,9 +25,10 @@ from infra.store import Store
 from trainer_integration.contract import Exporter
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 from trainer_integration.schedule import Due, Schedule
-from trainer_integration.submit import InFlight, Submitter
+from trainer_integration.submit import InFlight, Submitter, last_resort_s
 
 logger = logging.getLogger(__name__)
+UNCOUNTED_ATTEMPTS = 1_000_000  # attempts above are no counts of starts: the clock makes them unique
 
 
 class DispatchSettings(BaseModel):
@@ -38,14 +41,19 @@ class DispatchSettings(BaseModel):
     start_step: int = Field(default=0, ge=0, description="the step that training begins after")
     max_in_flight: int = Field(default=2, ge=1, description="points that may be under way at once")
     overflow_policy: Literal["backpressure", "skip"] = "backpressure"
-    backpressure_timeout_s: float = Field(default=600.0, gt=0, description="how long a due step waits for the oldest point")
+    backpressure_timeout_s: float = Field(default=600.0, gt=0, description="how long a due step waits for room")
     deployment: str = DEPLOYMENT
-    deadline_s: float = Field(default=3600.0, gt=0, description="a point without a report after so long is `timeout`")
+    deadline_s: float = Field(
+        default=3600.0,
+        gt=0,
+        description="a point is `timeout` without a report so long after its flow's start or, if none ends it, "
+        "2 x deadline_s + 60 s after its dispatch",
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dispatched:
-    """What `on_step` did, for a trainer's own log; None of it has to be looked at."""
+    """What `on_step` did, for a trainer's own log; none of it has to be looked at. `waited_seconds` were for room."""
 
     point: EvalPoint
     export_time_seconds: float
@@ -79,13 +87,12 @@ class EvalDispatcher:
 
     def baseline(self) -> Dispatched | None:
         """The point before training, at the step it begins after."""
-        step = self.dispatch.start_step
-        self.schedule.mark(step)
-        return self._never_derailing(step, lambda: self._dispatch(Due(step=step, missed=()), final=False))
+        first = Due(step=self.dispatch.start_step, missed=())
+        return self._never_derailing(first, False, lambda: self._baseline(first))
 
     def on_step(self, step: int, *, final: bool = False) -> Dispatched | None:
         """To be called after every optimizer step; None if the step is not due. The final point is never skipped."""
-        return self._never_derailing(step, lambda: self._on_step(step, final))
+        return self._never_derailing(Due(step=step, missed=()), final, lambda: self._due(step, final))
 
     def drain(self, deadline_s: float) -> bool:
         """Waits, after training, until every point has its record; False if some have not by then."""
@@ -95,37 +102,44 @@ class EvalDispatcher:
         """Ends the background thread. What is undelivered stays in the outbox for the next process."""
         self.submitter.close()
 
-    def _never_derailing(self, step: int, act: Callable[[], Dispatched | None]) -> Dispatched | None:
+    def _never_derailing(self, due: Due, final: bool, decide: Callable[[], Due | None]) -> Dispatched | None:
+        """Dispatches what `decide` says is due; until it has, `due` is what is known of the step."""
         try:
-            return act()
+            decided = decide()
+            if decided is None:
+                return None
+            due = decided
+            return self._dispatch(due, final)
         except Exception as error:
-            logger.exception("pinpoint: step %d of %s could not be dispatched", step, self.dispatch.run)
+            logger.exception("pinpoint: step %d of %s could not be dispatched", due.step, self.dispatch.run)
             message = f"{type(error).__name__}: {error}"
         try:
-            point = EvalPoint(run=self.dispatch.run, step=step, attempt=self.attempt)
-            return self._skip(point, SkipReason.CRASHED, message, 0.0, 0.0)
+            return self._skip(self._point(due, final), SkipReason.CRASHED, message, 0.0, 0.0)
         except Exception:
-            logger.exception("pinpoint: the skip of step %d of %s could not be recorded", step, self.dispatch.run)
+            logger.exception("pinpoint: the skip of step %d of %s could not be recorded", due.step, self.dispatch.run)
             return None
 
-    def _on_step(self, step: int, final: bool) -> Dispatched | None:
-        self.submitter.progressed(self.dispatch.run, step)
-        due = self.schedule.due(step, final=final)
-        return None if due is None else self._dispatch(due, final=final)
+    def _baseline(self, first: Due) -> Due:
+        self.submitter.progressed(self.dispatch.run, self.attempt, first.step)
+        self.schedule.mark(first.step)
+        return first
 
-    def _dispatch(self, due: Due, *, final: bool) -> Dispatched:
+    def _due(self, step: int, final: bool) -> Due | None:
+        self.submitter.progressed(self.dispatch.run, self.attempt, step)
+        return self.schedule.due(step, final=final)
+
+    def _dispatch(self, due: Due, final: bool) -> Dispatched:
         if due.step == self._skipped_at:  # its record is a skip for good: the final point gets one of its own
-            self.attempt = next_attempt(self.store, self.dispatch.run)
-        point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self.attempt, final=final, missed=due.missed)
-        started = time.monotonic()
-        admitted = self._admitted() or final
-        waited = time.monotonic() - started
-        if not admitted:
+            self.attempt = self._another_attempt()
+            self.submitter.progressed(self.dispatch.run, self.attempt, due.step)
+        point = self._point(due, final)
+        has_room, waited = self._wait_for_room(point)
+        if not has_room and not final:
             message = f"{self.submitter.in_flight} points in flight, max_in_flight is {self.dispatch.max_in_flight}"
             return self._skip(point, SkipReason.BUSY, message, 0.0, waited)
         started, folder = time.monotonic(), None
         try:
-            folder = new_staged(self.settings.staging_dir, point, self.dispatch.deadline_s)
+            folder = new_staged(self.settings.staging_dir, point, last_resort_s(self.dispatch.deadline_s))
             self.export(folder)
         except Exception as error:
             logger.exception("pinpoint: export of %s failed", point.name)
@@ -135,11 +149,30 @@ class EvalDispatcher:
             return self._skip(point, SkipReason.EXPORT_FAILED, message, time.monotonic() - started, waited)
         return self._submit(point, folder, time.monotonic() - started, waited)
 
-    def _admitted(self) -> bool:
-        """Whether there is room for one more point, after waiting for it if that is the policy."""
-        room = self.dispatch.max_in_flight - 1
-        patience = self.dispatch.backpressure_timeout_s if self.dispatch.overflow_policy == "backpressure" else 0.0
-        return self.submitter.wait(room, patience)
+    def _wait_for_room(self, point: EvalPoint) -> tuple[bool, float]:
+        """Whether there is room for one more point, after waiting for it if that is the policy; and the seconds waited."""
+        others = self.dispatch.max_in_flight - 1
+        if self.submitter.wait(others, 0.0):
+            return True, 0.0
+        if self.dispatch.overflow_policy == "skip":
+            return False, 0.0
+        started = time.monotonic()
+        has_room = self.submitter.wait(others, self.dispatch.backpressure_timeout_s)
+        waited = time.monotonic() - started
+        outcome = "and got it" if has_room else "in vain"
+        logger.info("pinpoint: step %d of %s waited %.1f s for room %s", point.step, point.run, waited, outcome)
+        return has_room, waited
+
+    def _point(self, due: Due, final: bool) -> EvalPoint:
+        return EvalPoint(run=self.dispatch.run, step=due.step, attempt=self.attempt, final=final, missed=due.missed)
+
+    def _another_attempt(self) -> int:
+        """A number that this run has not used; without the store it is no count of starts, but unique all the same."""
+        try:
+            return next_attempt(self.store, self.dispatch.run)
+        except (StoreError, OSError) as error:
+            logger.warning("pinpoint: %s gets an attempt that is not counted: %s", self.dispatch.run, error)
+            return self.attempt + UNCOUNTED_ATTEMPTS + int(time.time())
 
     def _submit(self, point: EvalPoint, folder: Path, exported_s: float, waited_s: float) -> Dispatched:
         request = self._request(point, SnapshotSource(path=str(folder), staged=True), exported_s)

@@ -10,6 +10,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -58,15 +59,15 @@ class Outbox:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def put(self, delivery: Delivery) -> None:
-        """Returns when the record is durable under its name."""
+    def put(self, delivery: Delivery) -> Path:
+        """Returns when the record is durable under its name, which it gives. The file is gone once it was delivered."""
         stem = f"{time.time_ns():020d}-{next(self._count):06d}-{uuid.uuid4().hex[:8]}"
         partial = self.folder / f"{stem}.partial"
         with partial.open("w", encoding="utf-8") as file:
             file.write(delivery.model_dump_json())
             file.flush()
             os.fsync(file.fileno())
-        partial.rename(self.folder / f"{stem}.json")
+        return partial.rename(self.folder / f"{stem}.json")
 
     def pending(self) -> Iterator[tuple[Path, Delivery]]:
         """Oldest first. A file that can't be read is set aside under another name, and not lost."""
@@ -75,8 +76,9 @@ class Outbox:
                 delivery = Delivery.model_validate_json(file.read_bytes())
             except FileNotFoundError:
                 continue  # another process has delivered it
-            except (ValidationError, ConfigError):
-                file.rename(file.with_suffix(".unreadable"))
+            except (PermissionError, ValidationError, ConfigError):
+                with suppress(OSError):  # another process has set it aside, or may
+                    file.rename(file.with_suffix(".unreadable"))
                 continue
             yield file, delivery
 

@@ -1,4 +1,7 @@
-"""The few calls of Prefect's REST API that a trainer needs, each over in seconds whatever the server does.
+"""The few calls of Prefect's REST API that a trainer needs, each over in seconds if the server is down, hung or failing.
+
+The limits are httpx's: 1 s to connect, 3 s for each single read or write, none for a call in all. A server that sends a few
+bytes every second holds the thread that calls it for as long as it does so, and never training.
 
 Prefect's own client is not used: it waits for up to 422 s on a server that accepts and never answers, and a trainer's
 environment need not have it. Source: prefect 3.9 `server/api/deployments.py`, `server/api/flow_runs.py`.

@@ -1,6 +1,7 @@
 """Delivers what the outbox holds and watches over what was delivered, in a thread that training never waits for.
 
-Prefect up, slow, hung, down or restarting: the thread tries again with a growing pause. Every delivered point ends with a
+Prefect up, slow, hung, down or restarting: the thread tries again with a growing pause. Each delivery fails for itself: one
+that nobody will ever take holds up no other. Every delivered point, also one that an earlier process left, ends with a
 record in the store, if need be one that this thread writes because the flow run ended without one.
 """
 
@@ -9,39 +10,55 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Self
 
 import httpx
+from pydantic import ValidationError
 
-from infra.errors import StoreError
+from infra.errors import ConfigError, PinpointError, StoreUnreachable
 from infra.leases import delete_owned
 from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SkipReason
 from infra.records import commit, find, now, write_progress
 from infra.staging import free_staged
 from infra.store import Store
+from trainer_integration.backoff import Backoff
 from trainer_integration.outbox import Delivery, Outbox
 from trainer_integration.prefect_api import TERMINAL, PrefectApi, PrefectRefused
 
 logger = logging.getLogger(__name__)
 TICK_S = 0.25
 POLL_S = 1.0
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.5, 30.0
 RECORD_GRACE_S = 10.0  # between a flow run's end and its record being seen
+QUEUE_GRACE_S = 60.0
+PREFECT, DEPLOYMENT, STORE = "Prefect", "deployment", "store"  # what duties need, with a name after the last two
+
+
+def last_resort_s(deadline_s: float) -> float:
+    """Seconds after its dispatch at which the trainer gives a point up that has no record.
+
+    The flow keeps `deadline_s` itself, from its own start. This is for a flow that can't: one that never started, or was
+    lost. One that waits in the queue for at most `deadline_s` + 60 s ends by itself before.
+    """
+    return 2 * deadline_s + QUEUE_GRACE_S
 
 
 @dataclass(slots=True)
 class InFlight:
-    """A point that was dispatched and has no record yet."""
+    """A point that was dispatched and has no record yet; `deadline` is `last_resort_s` on the monotonic clock."""
 
     point: EvalPoint
     suite: str
     staged: Path | None
+    store_url: str
+    export_time_seconds: float
     deadline: float
     flow_run_id: str | None = None
+    refused: str = ""
     ended_at: float | None = None
     state: str = ""
 
@@ -51,24 +68,30 @@ class InFlight:
             point=request.point,
             suite=request.suite.name,
             staged=Path(request.source.path) if request.source.staged else None,
-            deadline=time.monotonic() + request.deadline_s,
+            store_url=request.store_url,
+            export_time_seconds=request.export_time_seconds,
+            deadline=time.monotonic() + last_resort_s(request.deadline_s),
         )
 
 
 class Submitter:
-    """Owns the thread. `done` is called in it with each point's record."""
+    """Owns the thread. `records` and `in_flight` are of what was submitted here, not of what others left in the outbox."""
 
     def __init__(self, outbox: Outbox, store: Store, api_url: str) -> None:
         self.outbox, self.store = outbox, store
         self.api = PrefectApi(api_url)
         self.records: list[EvalReport | SkippedPoint] = []
         self.changed = threading.Condition()
+        self._own: set[str] = set()
+        self._put: list[Path] = []
         self._in_flight: dict[str, InFlight] = {}
+        self._left: dict[str, InFlight] = {}
         self._committed: set[str] = set()
-        self._progress: tuple[str, int] | None = None
-        self._published: tuple[str, int] | None = None
+        self._progress: dict[tuple[str, int], int] = {}
+        self._published: dict[tuple[str, int], int] = {}
+        self._stores = {store.url: store}
         self._stopping = threading.Event()
-        self._pause_s, self._not_before, self._next_poll = FIRST_PAUSE_S, 0.0, 0.0
+        self._backoff, self._next_poll = Backoff(), 0.0
         self._thread = threading.Thread(target=self._run, name="pinpoint-submit", daemon=True)
         self._thread.start()
 
@@ -78,18 +101,21 @@ class Submitter:
 
     def submit(self, delivery: Delivery, watched: InFlight | None) -> None:
         """Durable when it returns; everything else happens later, in the thread. Raises OSError if it can't be made so."""
-        if watched is not None:
-            with self.changed:
-                self._in_flight[delivery.idempotency_key] = watched
+        key = delivery.idempotency_key
+        with self.changed:
+            self._own.add(key)
+            if watched is not None:
+                self._in_flight[key] = watched
         try:
-            self.outbox.put(delivery)
+            self._put.append(self.outbox.put(delivery))
         except OSError:
             with self.changed:
-                self._in_flight.pop(delivery.idempotency_key, None)
+                self._own.discard(key)
+                self._in_flight.pop(key, None)
             raise
 
-    def progressed(self, run: str, step: int) -> None:
-        self._progress = (run, step)
+    def progressed(self, run: str, attempt: int, step: int) -> None:
+        self._progress[run, attempt] = step
 
     def wait(self, until: int, timeout_s: float) -> bool:
         """Waits until at most `until` points are in flight; says whether that came true."""
@@ -97,13 +123,16 @@ class Submitter:
             return self.changed.wait_for(lambda: len(self._in_flight) <= until, timeout_s)
 
     def drained(self, timeout_s: float) -> bool:
-        """Waits until nothing is in flight and the outbox is empty; says whether that came true."""
+        """Waits until all that was submitted here is delivered and has its record; says whether that came true."""
         deadline = time.monotonic() + timeout_s
-        while self.wait(0, max(0.0, deadline - time.monotonic())) and len(self.outbox):
+        while self.wait(0, max(0.0, deadline - time.monotonic())):
+            self._put = [file for file in self._put if file.exists()]
+            if not self._put:
+                return True
             if time.monotonic() >= deadline:
                 return False
             time.sleep(TICK_S)
-        return not self._in_flight
+        return False
 
     def close(self, timeout_s: float = 5.0) -> None:
         self._stopping.set()
@@ -111,112 +140,135 @@ class Submitter:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            try:
-                self._tick()
-            except Exception:
-                logger.exception("pinpoint: submission thread")
-                self._backoff()
+            self._attempt(self._tick, "the outbox")
             self._stopping.wait(TICK_S)
-        self._done(self._publish_progress)
+        self._attempt(self._publish_progress, "the last progress")
         self.api.close()
 
     def _tick(self) -> None:
         """Tries each duty though another one fails: a point ends by its deadline also while Prefect is away."""
-        if time.monotonic() < self._not_before:
-            return
-        duties: list[Callable[[], None]] = [self._commit_skips, self._deliver_all]
+        pending = list(self.outbox.pending())
+        for file, delivery in pending:  # the record of a skip does not wait for Prefect, nor behind a delivery that does
+            if delivery.skip is not None and delivery.idempotency_key not in self._committed:
+                need = f"{STORE} {delivery.store_url}"
+                self._attempt(partial(self._commit_skip, delivery, delivery.skip), f"record of {file.name}", need)
+        for file, delivery in pending:
+            if delivery.skip is None or delivery.idempotency_key in self._committed:
+                needs = PREFECT, f"{DEPLOYMENT} {delivery.deployment}"
+                self._attempt(partial(self._deliver, file, delivery), f"delivery of {file.name}", *needs)
         if time.monotonic() >= self._next_poll:
             self._next_poll = time.monotonic() + POLL_S
-            duties.append(self._publish_progress)
-            duties += [partial(self._look_after, key, flight) for key, flight in list(self._in_flight.items())]
-        outcomes = [self._done(duty) for duty in duties]
-        if all(outcomes):
-            self._pause_s = FIRST_PAUSE_S
-        else:
-            self._backoff()
+            self._attempt(self._publish_progress, "progress", f"{STORE} {self.store.url}")
+            for key, flight in [*self._in_flight.items(), *self._left.items()]:
+                self._attempt(partial(self._settle, key, flight), f"record of {key}", f"{STORE} {flight.store_url}")
+                self._attempt(partial(self._ask, flight), f"state of {key}", PREFECT)
 
-    def _done(self, duty: Callable[[], None]) -> bool:
+    def _attempt(self, duty: Callable[[], None], name: str, *needs: str) -> None:
+        """Does `duty`, unless it or something it needs has just failed; a failure makes only what is at fault wait."""
+        if self._backoff.waits(name, *needs):
+            return
         try:
             duty()
-        except (httpx.HTTPError, StoreError) as error:
-            cause = f"{type(error).__name__}: {error}".splitlines()[0]
-            logger.warning("pinpoint: will try again in %.1f s: %s", self._pause_s, cause)
-            return False
-        return True
+        except (PinpointError, OSError, httpx.HTTPError) as error:
+            pause, cause = self._backoff.failed(_at_fault(error, name, needs)), f"{type(error).__name__}: {error}"
+            logger.warning("pinpoint: %s will be tried again in %.1f s: %s", name, pause, cause.splitlines()[0])
+        except Exception:
+            logger.exception("pinpoint: %s will be tried again in %.1f s", name, self._backoff.failed(name))
+        else:
+            self._backoff.succeeded(name, *needs)
 
-    def _backoff(self) -> None:
-        self._not_before = time.monotonic() + self._pause_s
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
-
-    def _commit_skips(self) -> None:
-        """The record of a skip does not wait for Prefect, nor behind a delivery that does."""
-        for _, delivery in self.outbox.pending():
-            self._commit_skip(delivery)
-
-    def _commit_skip(self, delivery: Delivery) -> None:
-        key = delivery.idempotency_key
-        if delivery.skip is not None and key not in self._committed:
-            self._record(key, commit(Store(delivery.store_url), delivery.skip))
-            self._committed.add(key)
-
-    def _deliver_all(self) -> None:
-        for file, delivery in self.outbox.pending():
-            self._deliver(file, delivery)
+    def _commit_skip(self, delivery: Delivery, skip: SkippedPoint) -> None:
+        self._record(delivery.idempotency_key, commit(self._store(delivery.store_url), skip))
+        self._committed.add(delivery.idempotency_key)
 
     def _deliver(self, file: Path, delivery: Delivery) -> None:
-        self._commit_skip(delivery)
+        flight = self._watched(delivery)
         try:
             run_id = self.api.create_flow_run(delivery)
         except PrefectRefused as error:
             logger.error("pinpoint: %s can't be submitted: %s", delivery.name, error)
-            file.rename(file.with_suffix(".refused"))
-            self._end(delivery.idempotency_key, f"Prefect refused the flow run: {error}")
+            with suppress(FileNotFoundError):  # another process on this machine may have been refused, too
+                file.rename(file.with_suffix(".refused"))
+            if flight is not None:
+                flight.refused = str(error)
             return
-        file.unlink(missing_ok=True)  # another process on this machine may have delivered it too
-        flight = self._in_flight.get(delivery.idempotency_key)
+        file.unlink(missing_ok=True)  # another process may have delivered it, too
+        self._committed.discard(delivery.idempotency_key)
         if flight is not None:
             flight.flow_run_id = run_id
         logger.info("pinpoint: %s submitted as flow run %s", delivery.name, run_id)
 
-    def _look_after(self, key: str, flight: InFlight) -> None:
-        record = find(self.store, flight.point, flight.suite)
+    def _watched(self, delivery: Delivery) -> InFlight | None:
+        """What waits for the delivery's record. One that an earlier process left is watched from when it is first seen."""
+        key = delivery.idempotency_key
+        if delivery.skip is None and key not in self._own and key not in self._left:
+            try:
+                self._left[key] = InFlight.of(EvalRequest.model_validate(delivery.parameters["request"]))
+            except (ValidationError, ConfigError, KeyError) as error:
+                logger.warning("pinpoint: %s can't be watched, its request is not one of this version: %s", key, error)
+        return self._in_flight.get(key) or self._left.get(key)
+
+    def _settle(self, key: str, flight: InFlight) -> None:
+        record = find(self._store(flight.store_url), flight.point, flight.suite)
         if record is not None:
             self._record(key, record)
+        elif flight.refused:
+            self._end(key, flight, f"Prefect refused the flow run: {flight.refused}")
         elif flight.ended_at is not None and time.monotonic() - flight.ended_at > RECORD_GRACE_S:
-            self._end(key, f"flow run {flight.flow_run_id} ended as {flight.state} without a report")
+            self._end(key, flight, f"flow run {flight.flow_run_id} ended as {flight.state} without a report")
         elif time.monotonic() > flight.deadline:
-            self._end(key, "no report within the point's deadline", SkipReason.TIMEOUT)
-        elif flight.ended_at is None and flight.flow_run_id is not None:
+            self._end(key, flight, "no report within the point's deadline", SkipReason.TIMEOUT)
+
+    def _ask(self, flight: InFlight) -> None:
+        if flight.ended_at is None and flight.flow_run_id is not None:
             kind, flight.state = self.api.state_of(flight.flow_run_id)
             flight.ended_at = time.monotonic() if kind in TERMINAL else None
 
-    def _end(self, key: str, message: str, reason: SkipReason = SkipReason.CRASHED) -> None:
+    def _end(self, key: str, flight: InFlight, message: str, reason: SkipReason = SkipReason.CRASHED) -> None:
         """Gives a point that nobody else will finish its record, and frees what was exported for it."""
-        flight = self._in_flight.get(key)
-        if flight is None:
-            return
+        store = self._store(flight.store_url)
         skipped = SkippedPoint(
             point=flight.point,
             suite=flight.suite,
             reason=reason.value,
             message=message,
-            export_time_seconds=0.0,
+            export_time_seconds=flight.export_time_seconds,
             finished_at=now(),
         )
-        record = commit(self.store, skipped)
+        record = commit(store, skipped)
         if flight.staged is not None:
             free_staged(flight.staged)
-            delete_owned(self.store, flight.point)
+            delete_owned(store, flight.point)
         self._record(key, record)
 
     def _record(self, key: str, record: EvalReport | SkippedPoint) -> None:
         with self.changed:
             self._in_flight.pop(key, None)
-            self.records.append(record)
+            self._left.pop(key, None)
+            if key in self._own:
+                self.records.append(record)
             self.changed.notify_all()
 
+    def _store(self, url: str) -> Store:
+        """Raises ConfigError for a store that can't be opened here."""
+        if url.rstrip("/") not in self._stores:
+            self._stores[url.rstrip("/")] = Store(url)
+        return self._stores[url.rstrip("/")]
+
     def _publish_progress(self) -> None:
-        progress = self._progress
-        if progress is not None and progress != self._published:
-            write_progress(self.store, *progress)
-            self._published = progress
+        for (run, attempt), step in list(self._progress.items()):
+            if self._published.get((run, attempt)) != step:
+                write_progress(self.store, run, attempt, step)
+                self._published[run, attempt] = step
+
+
+def _at_fault(error: Exception, name: str, needs: Sequence[str]) -> str:
+    """Which of a duty's `needs` failed, so that all who need it wait; else the duty `name` alone."""
+    kind = name
+    if isinstance(error, StoreUnreachable):
+        kind = STORE
+    elif isinstance(error, httpx.TransportError):
+        kind = PREFECT
+    elif isinstance(error, httpx.HTTPStatusError):
+        kind = {404: DEPLOYMENT, 502: PREFECT, 503: PREFECT, 504: PREFECT}.get(error.response.status_code, name)
+    return next((need for need in needs if need.startswith(kind)), name)

@@ -18,7 +18,7 @@ import orjson
 from infra.errors import EngineDead, EngineRefused, EngineTimeout
 from infra.model import Sampling
 
-PROBE_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 5.0
 CONTROL_TIMEOUT_S = 30.0
 
 
@@ -50,14 +50,6 @@ class EngineClient:
     ) -> None:
         if self._session is not None:
             await self._session.close()
-
-    async def ready(self) -> bool:
-        """Whether the engine takes requests now."""
-        try:
-            await self._call("GET", "/ready", timeout_s=PROBE_TIMEOUT_S)
-        except (EngineDead, EngineTimeout, EngineRefused):
-            return False
-        return True
 
     async def weight_version(self) -> str:
         """The label of the weights that the engine says it serves."""
@@ -91,7 +83,11 @@ class EngineClient:
             return str(answer["per_engine_checksum"]), tensors, str(answer.get("algorithm", ""))
 
     async def generate(self, prompt: str, sampling: Sampling, *, rid: str, timeout_s: float) -> Generation:
-        """One response to one prompt."""
+        """One response to one prompt. A call that is cancelled closes its connection, at which an engine drops the request.
+
+        Raises UnicodeEncodeError for a prompt that is no Unicode text (half a surrogate pair): JSON can't carry it.
+        """
+        prompt.encode()  # orjson's own complaint is a TypeError, which could be a bug of ours as well
         body = {"text": prompt, "sampling_params": sampling.model_dump(mode="json"), "rid": rid}
         answer = await self._call("POST", "/generate", body, timeout_s=timeout_s)
         with self._understood("/generate", answer):
@@ -103,9 +99,6 @@ class EngineClient:
                 weight_versions=tuple(str(span["version"]) for span in spans),
                 completion_tokens=int(meta["completion_tokens"]),
             )
-
-    async def abort(self, rid: str) -> None:
-        await self._call("POST", "/abort_request", {"rid": rid, "abort_all": False}, timeout_s=PROBE_TIMEOUT_S)
 
     @contextmanager
     def _understood(self, path: str, answer: Any) -> Iterator[None]:
@@ -119,7 +112,7 @@ class EngineClient:
     async def _call(self, method: str, path: str, body: dict[str, Any] | None = None, *, timeout_s: float) -> Any:
         if self._session is None:
             raise RuntimeError("use EngineClient as an async context manager")
-        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=PROBE_TIMEOUT_S)
+        timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=CONNECT_TIMEOUT_S)
         data = None if body is None else orjson.dumps(body)
         headers = {"Content-Type": "application/json"} if data else None
         try:

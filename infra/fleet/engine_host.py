@@ -19,6 +19,7 @@ import ray
 from filelock import FileLock
 
 from infra.config import load_settings
+from infra.engines.embedded.cli import API_KEY_VARIABLE
 from infra.errors import FleetUnhealthy
 from infra.model import EngineRef, SnapshotRef
 from infra.processes import fated, stop
@@ -34,8 +35,9 @@ PROBE_TIMEOUT_S = 5.0
 class EngineHost:
     """Runs on the node that Ray chose; all methods block, and Ray calls them one at a time."""
 
-    def __init__(self, *, fleet: str, name: str, bind: str, api_key: str, max_running_requests: int) -> None:
-        self.name, self.api_key = name, api_key
+    def __init__(self, *, fleet: str, name: str, bind: str, api_key: str, max_running_requests: int, cpus: float = 1.0) -> None:
+        """`cpus` is what the engine may compute on; of less than one it gets a whole thread all the same."""
+        self.name, self.api_key, self.threads = name, api_key, max(1, int(cpus))
         self.address = "127.0.0.1" if bind == "loopback" else ray.util.get_node_ip_address()
         self.max_running_requests = max_running_requests
         settings = load_settings()
@@ -93,13 +95,17 @@ class EngineHost:
         port = _free_port(self.address)
         self.base_url = f"http://{self.address}:{port}"
         command = [sys.executable, "-m", "infra.engines.embedded", "--model-path", str(folder), "--host", self.address]
-        command += ["--port", str(port), "--weight-version", "unpinned", "--api-key", self.api_key]
-        command += ["--max-running-requests", str(self.max_running_requests), "--torch-threads", "1"]
+        command += ["--port", str(port), "--weight-version", "unpinned"]
+        command += ["--max-running-requests", str(self.max_running_requests), "--torch-threads", str(self.threads)]
         words = Path(os.environ.get("TMPDIR", "/tmp")) / f"pinpoint-engine-{os.getpid()}.log"
         with words.open("w+b") as log:
             words.unlink()
             self.process = subprocess.Popen(
-                fated(command, signal.SIGKILL), stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+                fated(command, signal.SIGKILL),
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, API_KEY_VARIABLE: self.api_key},
+                start_new_session=True,
             )
             self._wait_until_ready(self.process, log, timeout_s)
         logger.info("engine %s ready at %s, pid %d", self.name, self.base_url, self.process.pid)

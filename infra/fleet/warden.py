@@ -83,8 +83,11 @@ class FleetWarden:
 
     async def give_back(self, epoch: int) -> None:
         """Ends a lease; the engines stay warm. A lease that is over already is left alone."""
-        if self.release(epoch):
-            await gather_all(_awaited(host.evict.remote()) for host in self.hosts)
+        if self.holding is None or self.holding.epoch != epoch:
+            return
+        self.renew(epoch)  # nobody else fetches into the caches while they are emptied
+        await gather_all(_awaited(host.evict.remote()) for host in self.hosts)
+        self.release(epoch)
 
     def release(self, epoch: int) -> bool:
         if self.holding is None or self.holding.epoch != epoch:
@@ -92,15 +95,6 @@ class FleetWarden:
         self.holding = None
         self.last_used = time.monotonic()
         return True
-
-    def status(self) -> dict[str, object]:
-        current = self._current()
-        return {
-            "fleet": self.name,
-            "engines": len(self.hosts),
-            "held_by": current.holder if current else None,
-            "epoch": self.epoch,
-        }
 
     async def disband(self) -> None:
         """Ends all engines and gives their place back to Ray."""
@@ -154,6 +148,7 @@ class FleetWarden:
             bind=spec.bind,
             api_key=self.api_key,
             max_running_requests=spec.max_running_requests,
+            cpus=spec.cpus_per_engine,
         )
 
     async def _ensure(self, index: int, spec: FleetSpec, snapshot: SnapshotRef) -> EngineRef:
@@ -177,8 +172,10 @@ class FleetWarden:
             await asyncio.sleep(IDLE_CHECK_S)
             idle = time.monotonic() - self.last_used
             if self.spec and self._current() is None and not self.forming.locked() and idle > self.spec.idle_timeout_s:
-                logger.info("fleet %s: idle for %.0f s, engines end", self.name, idle)
-                await self.disband()
+                logger.info("fleet %s: idle for %.0f s, engines and warden end", self.name, idle)
+                async with self.forming:
+                    await self.disband()
+                ray.kill(ray.get_runtime_context().current_actor)
 
 
 async def _awaited(ref: Any) -> Any:

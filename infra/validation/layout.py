@@ -183,8 +183,8 @@ def _read_headers(contents: Contents, report: Report) -> None:
         for name, span in spans.items():
             if contents.promised is None or contents.promised.get(name, shard) == shard:
                 contents.spans[name], contents.files_of[name] = span, shard
-        for fault in _unlike_index(contents, shard, spans):
-            report(fault)
+        for unlike in _unlike_index(contents, shard, spans):
+            report(unlike)
     if contents.whole and not contents.spans:
         empty = SINGLE if contents.promised is None else INDEX
         report(WeightsMissing(f"{empty} of checkpoint {contents.location} names no tensors", subject=empty))

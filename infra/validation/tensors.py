@@ -69,10 +69,8 @@ def _head_missing(head: str | None, place: str) -> HeadMissing:
 def _refuse_shapes(contents: Contents, expected: Architecture, promised: Mapping[str, tuple[int, ...]], report: Report) -> None:
     shapes = {**promised, **{name: promised[source] for name, source in expected.tied.items() if source in promised}}
     wrong = sorted(name for name in shapes.keys() & contents.spans.keys() if contents.spans[name].shape != shapes[name])
-    vocabulary = [
-        name for name in wrong if name in expected.vocabulary and len(contents.spans[name].shape) == len(shapes[name])
-    ]
-    rows = [name for name in vocabulary if contents.spans[name].shape[1:] == shapes[name][1:]]
+    ends = [name for name in wrong if name in expected.vocabulary and contents.spans[name].shape]
+    rows = [name for name in ends if contents.spans[name].shape[1:] == shapes[name][1:]]
     for name in rows:
         report(_wrong_rows(name, contents.spans[name].shape[0], shapes[name][0]))
     rest = [name for name in wrong if name not in rows]

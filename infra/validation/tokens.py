@@ -20,8 +20,9 @@ def load_tokenizer(folder: Path) -> Any:
     try:
         return AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
     except Exception as error:
-        message = f"the tokenizer can't be loaded ({_line(error)}): save it again with the model"
-        raise TokenizerInvalid(message, subject=_subject(folder)) from error
+        subject = _subject(folder)
+        message = f"the tokenizer of {subject} can't be loaded ({_line(error)}): save it again with the model"
+        raise TokenizerInvalid(message, subject=subject) from error
 
 
 def _subject(folder: Path) -> str:

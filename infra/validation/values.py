@@ -61,9 +61,7 @@ def check_finite(contents: Contents, report: Report) -> str:
     if bad:
         first, *others = bad
         more = f" (and {len(others)} more)" if others else ""
-        message = (
-            f"tensor {first}{more} in {contents.location} holds NaN or infinity: training diverged, or the copy is damaged"
-        )
+        message = f"tensor {first}{more} in {contents.location} holds NaN or infinity: the run diverged, or the copy is damaged"
         report(NotFinite(f"{message}; take an earlier checkpoint", subject=first))
     return note
 
@@ -72,7 +70,7 @@ def _within(max_reads: int, names: list[str]) -> tuple[list[str], str]:
     step = -(-3 * len(names) // max_reads)
     if step <= 1:
         return names, ""
-    return names[::step], f"NaN was looked for in every {step}th tensor only, as there are {len(names)}"
+    return names[::step], f"NaN was looked for in one tensor of {step} only, as there are {len(names)}"
 
 
 def sample_of(contents: Contents, name: str) -> list[bytes]:

@@ -10,6 +10,15 @@ from pathlib import Path
 PINPOINT = str(Path(sys.executable).parent / "pinpoint")
 
 
+OURS = ("PINPOINT_", "PREFECT_", "RAY_")
+
+
+def bare_environment(**variables: str) -> dict[str, str]:
+    """This process's environment without what points at a stack that other tests share."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(OURS)}
+    return {**kept, "COLUMNS": "140", **variables}
+
+
 def pinpoint(*arguments: str | Path, timeout_s: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [PINPOINT, *map(str, arguments)]
     env = {**os.environ, "COLUMNS": "140", **environment}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from tests.end_to_end.command import assert_one_clear_line, pinpoint
+from tests.end_to_end.command import OURS, assert_one_clear_line, pinpoint
 from tests.services.ports import free_port
 from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
 
@@ -16,6 +17,9 @@ SUITE = "name: s\ndatasets:\n  - {name: d, source: rows.jsonl}\n"
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in list(os.environ):
+        if name.startswith(OURS):
+            monkeypatch.delenv(name)
     monkeypatch.setenv("PINPOINT_HOME", str(tmp_path / "home"))
     return tmp_path
 
@@ -35,7 +39,7 @@ def suite(home: Path) -> Path:
 
 
 def nothing_was_started(home: Path) -> bool:
-    return not (home / "home" / "prefect").exists() and not list((home / "home").glob("store/**/record.json"))
+    return not (home / "home" / "prefect").exists() and not list((home / "home").glob("store/**/*.json"))
 
 
 def test_an_unknown_key_in_a_suite_is_named_with_the_nearest_right_one(home: Path, checkpoint: Path, suite: Path) -> None:
@@ -103,12 +107,14 @@ def test_a_prefect_that_does_not_answer_is_named(home: Path, checkpoint: Path, s
     api = f"http://127.0.0.1:{free_port()}/api"
     done = pinpoint("evaluate", checkpoint, "--suite", suite, PINPOINT_PREFECT_API_URL=api)
     assert_one_clear_line(done, "Prefect does not answer", api, "pinpoint up")
+    assert nothing_was_started(home)
 
 
 def test_a_ray_that_does_not_answer_is_named(home: Path, checkpoint: Path, suite: Path) -> None:
     address = f"127.0.0.1:{free_port()}"
     done = pinpoint("evaluate", checkpoint, "--suite", suite, PINPOINT_RAY_ADDRESS=address)
     assert_one_clear_line(done, "Ray does not answer", address, "PINPOINT_RAY_ADDRESS")
+    assert nothing_was_started(home)
 
 
 def test_a_port_in_use_is_named(home: Path) -> None:
@@ -121,6 +127,14 @@ def test_a_port_in_use_is_named(home: Path) -> None:
 
 def test_a_run_that_is_not_there_is_named(home: Path) -> None:
     assert_one_clear_line(pinpoint("history", "nobody"), "nobody", "runs there: none")
+
+
+@pytest.mark.parametrize("run", ["..", ".", "../../x", "a/b"])
+def test_a_run_name_that_would_leave_its_folder_is_refused_before_anything_is_touched(home: Path, run: str) -> None:
+    (home / "home" / "store" / "runs").mkdir(parents=True)
+    (home / "home" / "store" / "runs" / "precious").write_text("x")
+    assert_one_clear_line(pinpoint("demo", "--small", "--run", run, "--exit"), "run name")
+    assert (home / "home" / "store" / "runs" / "precious").read_text() == "x"
 
 
 def test_a_wrong_command_is_one_line(home: Path) -> None:

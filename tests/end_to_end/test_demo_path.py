@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from pathlib import Path
 
@@ -12,8 +13,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from flows.demo import DemoOptions, run_demo
 from infra.model import EvalReport, ProofLevel
+from infra.presentation import score_text
 from infra.records import history
 from infra.store import Store
+from tests.end_to_end.command import pinpoint
 from tests.services.stack import RunningStack
 
 DATASETS = {"held_out_addition", "basic_arithmetic"}
@@ -73,9 +76,14 @@ def test_every_engine_proved_the_content_of_its_weights(demo: Demo) -> None:
     assert first.proofs[0].checksum != last.proofs[0].checksum
 
 
-def test_responses_equal_an_independent_greedy_pass_of_transformers(demo: Demo) -> None:
+def _answer(text: str) -> int | None:
+    digits = "".join(itertools.takewhile(str.isdigit, text))
+    return int(digits) if digits else None
+
+
+def test_responses_and_scores_equal_an_independent_greedy_pass_of_transformers(demo: Demo) -> None:
     for report in demo.reports():
-        folder = demo.kept / f"step_{report.point.step}"
+        folder, expected = demo.kept / f"step_{report.point.step}", {dataset: list[bool]() for dataset in DATASETS}
         tokenizer = AutoTokenizer.from_pretrained(folder)
         model = AutoModelForCausalLM.from_pretrained(folder)
         for dataset in DATASETS:
@@ -85,6 +93,11 @@ def test_responses_equal_an_independent_greedy_pass_of_transformers(demo: Demo) 
                     output = model.generate(**inputs, max_new_tokens=6, do_sample=False)
                 text = tokenizer.decode(output[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
                 assert sample["response"] == text
+                left, right = str(sample["prompt"]).rstrip("=").split("+")
+                expected[dataset].append(_answer(text) == int(left) + int(right))
+        for result in report.results:
+            assert result.score is not None
+            assert result.score.mean == pytest.approx(sum(expected[result.dataset]) / 24)
 
 
 def test_no_snapshot_is_left_and_the_report_is(demo: Demo) -> None:
@@ -108,3 +121,17 @@ def test_the_history_in_prefect_grew_point_by_point(demo: Demo) -> None:
     names = {task["name"] for task in demo.services.post("/task_runs/filter", {"flow_runs": {"id": {"any_": [runs[1]["id"]]}}})}
     expected = {"export step 4", "acquire fleet test", "pin step 4", "report step 4", "retire step 4"}
     assert names == expected | {f"run {dataset}" for dataset in DATASETS}
+
+
+def test_the_history_in_the_terminal_shows_the_same_later(demo: Demo) -> None:
+    done = pinpoint("history", demo.run, "--store", demo.store.url)
+    assert done.returncode == 0, done.stderr
+    for report in demo.reports():
+        for result in report.results:
+            assert score_text(result) in done.stdout
+
+
+def test_no_secret_is_in_what_prefect_shows(demo: Demo) -> None:
+    runs = demo.services.flow_runs(demo.run)
+    shown = json.dumps(runs) + json.dumps(demo.services.post("/logs/filter", {"limit": 200}))
+    assert demo.services.s3.secret_key not in shown

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import time
@@ -13,7 +12,7 @@ import pytest
 
 from infra.records import history
 from infra.store import Store
-from tests.end_to_end.command import PINPOINT
+from tests.end_to_end.command import PINPOINT, bare_environment
 from tests.services.ports import free_port
 
 
@@ -31,7 +30,7 @@ def processes_of(home: Path) -> list[psutil.Process]:
 
 def start_demo(home: Path) -> subprocess.Popen[str]:
     command = [PINPOINT, "demo", "--small", "--run", "stopped", "--steps", "500", "--every", "2", "--port", str(free_port())]
-    environment = {**os.environ, "PINPOINT_HOME": str(home), "PINPOINT_STAGING_DIR": str(home / "staging")}
+    environment = bare_environment(PINPOINT_HOME=str(home), PINPOINT_STAGING_DIR=str(home / "staging"))
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
 
 
@@ -80,6 +79,23 @@ def test_nothing_is_left_when_the_demo_is_stopped(tmp_path: Path, moment: str, s
     if moment == "running":
         recorded = history(store, "stopped")
         assert recorded[0].point.step == 0
+
+
+def test_a_demo_that_ends_by_itself_leaves_only_its_history(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    semaphores = set(Path("/dev/shm").glob("sem.mp-*"))
+    environment = bare_environment(PINPOINT_HOME=str(home), PINPOINT_STAGING_DIR=str(home / "staging"))
+    arguments = ("--small", "--run", "whole", "--steps", "4", "--every", "4", "--exit", "--port", str(free_port()))
+    done = subprocess.run(
+        [PINPOINT, "demo", *arguments], env=environment, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "History in the UI: http://127.0.0.1:" in done.stdout
+    assert processes_of(home) == []
+    assert set(Path("/dev/shm").glob("sem.mp-*")) <= semaphores
+    store = Store((home / "store").as_uri())
+    assert [record.kind for record in history(store, "whole")] == ["report", "report"]
+    assert {key.split("/")[0] for key in store.list("")} == {"runs"}
 
 
 def test_nothing_runs_on_when_the_demo_is_killed(tmp_path: Path) -> None:

@@ -14,8 +14,10 @@ import httpx
 import psutil
 import pytest
 
+from infra import leases
 from infra.model import DatasetSpec, EvalPoint, EvalReport, EvalRequest, Sampling, SkippedPoint, SnapshotSource, Suite
 from infra.records import find, now
+from infra.snapshot import new_prefix
 from infra.store import Store
 from tests.services.stack import FLEET, RunningStack
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
@@ -155,6 +157,7 @@ def test_a_point_past_its_deadline_is_a_timeout(services: RunningStack, points: 
     record = points.record(1)
     assert isinstance(record, SkippedPoint)
     assert record.reason == "timeout"
+    assert "no report within 12 s" in record.message
     wait_until(points.nothing_left)
 
 
@@ -212,3 +215,17 @@ def test_a_killed_engine_is_replaced_before_the_next_point(services: RunningStac
     second = points.record(2)
     assert isinstance(second, EvalReport), second
     assert len(second.proofs) == 2
+
+
+def test_the_sweep_frees_what_a_killed_owner_left_and_shows_it(services: RunningStack, points: Points) -> None:
+    orphan, held = (new_prefix(EvalPoint(run=points.run, step=step)) for step in (1, 2))
+    for prefix, ttl_s in ((orphan, 0.0), (held, 600.0)):
+        leases.acquire(points.store, prefix, owner="killed", purpose="export", ttl_s=ttl_s)
+        points.store.write(f"{prefix}/model.safetensors", b"12345")
+    answer = httpx.get(f"{services.stack.prefect_api_url}/deployments/name/reclaim_orphans/pinpoint", timeout=30).json()
+    body = {"parameters": {"store_url": points.store.url}, "tags": [f"run:{points.run}"]}
+    services.post(f"/deployments/{answer['id']}/create_flow_run", body)
+    wait_until(lambda: has_ended(services, points.run), 60)
+    assert set(points.store.list("snapshots")) == {f"{held}/model.safetensors"}
+    [artifact] = services.post("/artifacts/filter", {"artifacts": {"key": {"any_": ["reclaimed"]}}, "limit": 1})
+    assert "5 bytes freed" in artifact["description"]

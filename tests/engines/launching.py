@@ -39,6 +39,9 @@ class RunningEngine:
     def post(self, path: str, body: Any = None) -> httpx.Response:
         return CLIENT.post(self.base_url + path, json=body, headers=self._headers())
 
+    def post_raw(self, path: str, body: bytes) -> httpx.Response:
+        return CLIENT.post(self.base_url + path, content=body, headers=self._headers())
+
     def generate(self, prompt: str | list[int], *, tokens: int = 8, **body: Any) -> dict[str, Any]:
         """A greedy generation of exactly `tokens` tokens unless `sampling_params` says else."""
         sampling = {"temperature": 0, "max_new_tokens": tokens, "ignore_eos": True, **body.pop("sampling_params", {})}
@@ -75,9 +78,13 @@ class RunningEngine:
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
 
-def command(folder: Path | str, port: int, *arguments: str) -> list[str]:
+def engine_command(folder: Path | str, port: int, *arguments: str) -> list[str]:
     module = [sys.executable, "-m", "infra.engines.embedded"]
-    return fated([*module, "--model-path", str(folder), "--port", str(port), *arguments], signal.SIGKILL)
+    return [*module, "--model-path", str(folder), "--port", str(port), *arguments]
+
+
+def command(folder: Path | str, port: int, *arguments: str) -> list[str]:
+    return fated(engine_command(folder, port, *arguments), signal.SIGKILL)
 
 
 def environment() -> dict[str, str]:

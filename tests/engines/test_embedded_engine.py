@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from shutil import copytree
+from shutil import copyfile, copytree
 from typing import Any
 
 import httpx
@@ -19,12 +19,20 @@ import torch
 import xxhash
 from safetensors.torch import load_file, save_file
 
+from infra.engines.embedded.live_model import LiveModel
+from infra.model import EngineRef, EvalPoint, FleetLease, ProofLevel, SnapshotRef
+from infra.pinning import pin
+from infra.snapshot import describe, validate
 from tests.engines.conftest import CONTEXT_LENGTH, Checkpoints, seeded_model
 from tests.engines.launching import RunningEngine, wait_until
+from tests.fakes.engine import digests
 from trainer_integration.tiny_trainer.model import build_tokenizer
 
 WEIGHTS = "model.safetensors"
 NORM = "model.norm.weight"
+EMBEDDING = "model.embed_tokens.weight"
+HEAD = "lm_head.weight"
+GENERATION = "generation_config.json"
 Spoil = Callable[[Path], object]
 
 
@@ -66,19 +74,37 @@ def index_without_shard(folder: Path) -> None:
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
 
 
+def stale_single_file(folder: Path) -> None:
+    """The index and its shard are whole; the single file is of another save."""
+    shard = "model-00001-of-00001.safetensors"
+    copyfile(folder / WEIGHTS, folder / shard)
+    weight_map = dict.fromkeys(load_file(folder / WEIGHTS), shard)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    rewrite(lambda tensors: tensors[NORM].fill_(2.0))(folder)
+
+
 REFUSALS: dict[str, tuple[Spoil, str]] = {
     "a missing tensor": (rewrite(lambda tensors: tensors.pop(NORM)), NORM),
     "an extra tensor": (rewrite(lambda tensors: tensors.update(spare=torch.zeros(1))), "spare"),
     "a wrong shape": (rewrite(lambda tensors: tensors.update({NORM: torch.ones(7)})), NORM),
     "a wrong dtype": (rewrite(lambda tensors: tensors.update({NORM: tensors[NORM].half()})), NORM),
     "a tied head that differs": (
-        rewrite(lambda tensors: tensors.update({"lm_head.weight": torch.zeros(32, 32)})),
-        "lm_head.weight",
+        rewrite(lambda tensors: tensors.update({HEAD: torch.zeros(32, 32)})),
+        HEAD,
     ),
+    "a tied head of another dtype": (
+        rewrite(lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].half()})),
+        HEAD,
+    ),
+    "a single file beside the index of another save": (stale_single_file, WEIGHTS),
     "a truncated file": (truncate, WEIGHTS),
     "a file that is not safetensors": (lambda folder: (folder / WEIGHTS).write_text("no"), WEIGHTS),
     "only a pickle": (only_pickle, WEIGHTS),
     "a shard that is not there": (index_without_shard, "model-00001-of-00001.safetensors"),
+    "a generation config that is none": (
+        lambda folder: (folder / GENERATION).write_text('{"eos_token_id": "</s>"}'),
+        GENERATION,
+    ),
     "a broken tokenizer": (lambda folder: (folder / "tokenizer.json").write_text("{"), "tokenizer"),
 }
 
@@ -99,6 +125,11 @@ def test_a_bad_checkpoint_is_refused_by_name_and_the_old_one_serves_on(
     assert (engine.checksums(), engine.generate("1+2=")["output_ids"]) == before
 
 
+def test_a_path_that_the_system_refuses_is_refused_by_name(engine: RunningEngine, tmp_path: Path) -> None:
+    refused = engine.update(tmp_path / ("x" * 300))
+    assert (refused.status_code, "can't be read: File name too long" in refused.json()["message"]) == (400, True)
+
+
 def test_checksums_are_those_of_the_bytes_in_the_file(engine: RunningEngine, first: Path) -> None:
     expected = {
         name: xxhash.xxh3_128_hexdigest(tensor.numpy().tobytes()) for name, tensor in load_file(first / WEIGHTS).items()
@@ -108,6 +139,62 @@ def test_checksums_are_those_of_the_bytes_in_the_file(engine: RunningEngine, fir
     assert answer["ranks"] == [{"checksums": expected}]
     lines = "".join(f"{name}:{value}\n" for name, value in sorted(expected.items()))
     assert answer["per_engine_checksum"] == xxhash.xxh3_128_hexdigest(lines.encode())
+
+
+def test_a_tied_head_has_a_checksum_while_the_checkpoint_held_it(engine: RunningEngine, second: Path, tmp_path: Path) -> None:
+    folder = copytree(second, tmp_path / "explicit")
+    rewrite(lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].clone()}))(folder)
+    engine.update(folder, "explicit").raise_for_status()
+    assert engine.checksums() == digests(folder)
+    engine.update(second, "second").raise_for_status()
+    assert engine.checksums() == digests(second)
+    assert HEAD in digests(folder).keys() - digests(second).keys()
+
+
+@pytest.mark.parametrize("head", [True, False], ids=["with its tied head", "without"])
+async def test_a_checkpoint_is_pinned_by_content(engine: RunningEngine, second: Path, tmp_path: Path, head: bool) -> None:
+    folder = copytree(second, tmp_path / "pinned")
+    if head:
+        rewrite(lambda tensors: tensors.update({HEAD: tensors[EMBEDDING].clone()}))(folder)
+    point = EvalPoint(run="run", step=10)
+    manifest = describe(folder, validate(folder), point)
+    snapshot = SnapshotRef(point=point, location=folder.as_uri(), manifest=manifest, owned=False)
+    ref = EngineRef(name="engine", base_url=engine.base_url, pid=1, checkpoint_path=str(folder))
+    lease = FleetLease(fleet="eval", epoch=1, holder="test", ttl_s=60.0, engines=(ref,), api_key="")
+    pinned = await pin(lease, snapshot)
+    assert [proof.level for proof in pinned.proofs] == [ProofLevel.CONTENT]
+    assert (HEAD in manifest.tensors) == head
+
+
+def test_a_token_that_only_the_generation_config_says_ends_a_text_ends_it_until_an_update_says_otherwise(
+    engine: RunningEngine, second: Path, tmp_path: Path
+) -> None:
+    greedy = {"ignore_eos": False}
+    tokens = reference(2, "1+2=", 8)
+    folder = copytree(second, tmp_path / "chat")
+    (folder / GENERATION).write_text(json.dumps({"eos_token_id": [2, tokens[3]]}))
+    engine.update(folder, "chat").raise_for_status()
+    answer = engine.generate("1+2=", sampling_params=greedy)
+    assert answer["meta_info"]["finish_reason"] == {"type": "stop", "matched": tokens[3]}
+    assert answer["output_ids"] == tokens[: tokens.index(tokens[3]) + 1]
+    (folder / GENERATION).unlink()
+    engine.update(folder, "no generation config").raise_for_status()
+    assert engine.generate("1+2=", sampling_params=greedy)["output_ids"] == tokens
+
+
+def test_the_stop_tokens_of_the_start_are_those_of_config_generation_config_and_tokenizer(second: Path, tmp_path: Path) -> None:
+    folder = copytree(second, tmp_path / "chat")
+    (folder / GENERATION).write_text(json.dumps({"eos_token_id": [2, 7]}))
+    assert LiveModel.load(str(folder), "start").served.stop_ids == {2, 7}
+    (folder / GENERATION).unlink()
+    assert LiveModel.load(str(folder), "start").served.stop_ids == {2}
+
+
+def test_an_update_without_a_tokenizer_keeps_the_one_before(engine: RunningEngine, second: Path, tmp_path: Path) -> None:
+    folder = copytree(second, tmp_path / "bare")
+    (folder / "tokenizer.json").unlink()
+    engine.update(folder, "bare").raise_for_status()
+    assert engine.generate("1+2=")["output_ids"] == reference(2, "1+2=", 8)
 
 
 def test_a_sharded_checkpoint_loads_as_the_single_file_does(
@@ -255,6 +342,15 @@ def test_a_request_that_cannot_be_meant_is_refused_by_name(engine: RunningEngine
     refused = engine.post("/generate", body)
     assert refused.status_code == 400
     assert named in refused.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("field", ["text", "stop"])
+def test_half_a_surrogate_pair_is_refused_and_the_engine_serves_on(engine: RunningEngine, field: str) -> None:
+    body = {"text": "1", "sampling_params": {"max_new_tokens": 2}}
+    (body if field == "text" else body["sampling_params"])[field] = "\ud800"  # type: ignore[index]
+    refused = engine.post_raw("/generate", json.dumps(body).encode())
+    assert (refused.status_code, "surrogate" in refused.json()["error"]["message"]) == (400, True)
+    assert engine.get("/health").status_code == 200
 
 
 def test_a_second_request_with_a_rid_in_flight_is_refused(engine: RunningEngine) -> None:

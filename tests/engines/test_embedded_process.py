@@ -19,6 +19,7 @@ from tests.engines.launching import (
     RunningEngine,
     command,
     embedded_engine,
+    engine_command,
     environment,
     owned,
     wait_until,
@@ -26,7 +27,14 @@ from tests.engines.launching import (
 )
 from tests.services.ports import free_port
 
-PARENT = "import subprocess, sys; child = subprocess.Popen(sys.argv[1:]); print(child.pid, flush=True); child.wait()"
+# Fates its child itself: `fated` names the process that calls it as the parent.
+PARENT = """
+import signal, subprocess, sys
+from infra.processes import fated
+child = subprocess.Popen(fated(sys.argv[1:], signal.SIGKILL))
+print(child.pid, flush=True)
+child.wait()
+"""
 
 
 def failed_start(folder: Path | str, port: int) -> subprocess.CompletedProcess[str]:
@@ -53,8 +61,7 @@ def test_a_model_path_that_is_not_there_ends_the_start_with_code_2_and_one_line(
 
 def test_an_engine_with_a_key_is_closed_but_for_health_and_dies_with_its_parent(first: Path) -> None:
     port = free_port()
-    arguments = command(first, port, "--api-key", "secret")
-    launch = [sys.executable, "-c", PARENT, *arguments]
+    launch = [sys.executable, "-c", PARENT, *engine_command(first, port, "--api-key", "secret")]
     with owned(subprocess.Popen(launch, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)) as parent:
         engine = RunningEngine(f"http://127.0.0.1:{port}", api_key="secret")
         wait_until_ready(engine)

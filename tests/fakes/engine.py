@@ -49,6 +49,7 @@ class FakeEngine(WireServer):
         self.unavailable: set[str] = set()
         self.garbles: set[str] = set()  # answers 200 with text that is not the protocol's
         self.drops_after: int | None = None  # dies for good after so many responses
+        self.context: int | None = None  # refuses a prompt of more characters
 
     def answer(self, method: str, path: str, body: Any) -> Answer:
         if path in self.drops or (self.drops_after is not None and self.generated >= self.drops_after):
@@ -62,7 +63,7 @@ class FakeEngine(WireServer):
         if self.api_key and path not in PUBLIC and self.headers[-1].get("Authorization") != f"Bearer {self.api_key}":
             return Answer({"error": "Unauthorized"}, 401)
         match path:
-            case "/health" | "/ready" | "/abort_request":
+            case "/health":
                 return Answer()
             case "/model_info":
                 return Answer({"model_path": self.model_path, "weight_version": self.version})
@@ -71,6 +72,9 @@ class FakeEngine(WireServer):
             case "/weights_checker":
                 return self._checksums()
             case "/generate":
+                length = len(body["text"])
+                if self.context is not None and length > self.context:
+                    return Answer({"error": {"message": f"Input length ({length} tokens) exceeds the maximum"}}, 400)
                 return Answer(self._generate(body))
         return Answer({"detail": "Not Found"}, 404)
 

@@ -32,7 +32,8 @@ class FakePrefect(WireServer):
         self.hung = False  # accepts and never answers
         self.failing: int | None = None  # every answer has this status
         self.refusing: int | None = None  # create_flow_run answers this, 409 for one
-        self.registered = True  # whether the deployment is known
+        self.registered = True  # whether the deployments are known
+        self.unknown: set[str] = set()  # deployments, FLOW/DEPLOYMENT, that never are
         self.forgets = False  # flow runs were deleted by somebody
         self.runs: list[FlowRun] = []
 
@@ -51,7 +52,7 @@ class FakePrefect(WireServer):
             return Answer("Service Unavailable", self.failing)
         match (method, path.split("/")[2:]):
             case ("GET", ["deployments", "name", flow, deployment]):
-                if not self.registered:
+                if not self.registered or f"{flow}/{deployment}" in self.unknown:
                     return Answer({"detail": "Deployment not found"}, 404)
                 return Answer({"id": f"{flow}+{deployment}", "name": deployment})
             case ("POST", ["deployments", _, "create_flow_run"]):

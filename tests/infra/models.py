@@ -20,7 +20,7 @@ TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 SIZES: dict[str, Any] = {
     "vocab_size": WORDS,
     "hidden_size": 32,
-    "intermediate_size": 64,
+    "intermediate_size": 160,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,

@@ -20,6 +20,8 @@ from tests.infra.invalid_checkpoints import FIRST, SECOND
 from tests.infra.models import WORDS, Tensor, read_tensors, spread
 
 HEAD, EMBEDDING, NORM = "lm_head.weight", "model.embed_tokens.weight", "model.norm.weight"
+KEY = "model.layers.0.self_attn.k_proj.weight"
+WIDE = "model.layers.1.mlp.up_proj.weight"  # large enough to be sampled, not read whole
 QUERY = "model.layers.1.self_attn.q_proj.weight"
 EXPERT = "model.layers.0.mlp.experts.3.up_proj.weight"
 Spoil = Callable[[Path], object]
@@ -101,20 +103,22 @@ def _header(change: Callable[[dict[str, Any]], object]) -> Spoil:
     return spoil
 
 
-def _twice(header: dict[str, Any]) -> None:
-    """The second tensor is given the bytes of the first."""
-    first, second = sorted((e for n, e in header.items() if n != "__metadata__"), key=lambda e: e["data_offsets"][0])[:2]
-    width = first["data_offsets"][1] - first["data_offsets"][0]
-    second["data_offsets"][0] -= width
+def _moved(by: int, which: int) -> Spoil:
+    """A tensor of the right length that lies elsewhere than after the one before it."""
+
+    def change(header: dict[str, Any]) -> None:
+        entries = sorted((e for n, e in header.items() if n != "__metadata__"), key=lambda e: e["data_offsets"])
+        entries[which]["data_offsets"] = [offset + by for offset in entries[which]["data_offsets"]]
+
+    return _header(change)
 
 
-def _gap(header: dict[str, Any]) -> None:
-    first = min((e for e in header.values()), key=lambda e: e["data_offsets"][0])
-    first["data_offsets"][0] += 4
-
-
-def _second_of(folder_header: dict[str, Any]) -> str:
-    return sorted(folder_header, key=lambda name: folder_header[name]["data_offsets"][0])[1]
+def _name_twice(folder: Path) -> None:
+    data = (folder / FIRST).read_bytes()
+    start = 8 + int.from_bytes(data[:8], "little")
+    name, entry = next(iter(json.loads(data[8:start]).items()))
+    again = f"{{{json.dumps(name)}: {json.dumps(entry)}, ".encode() + data[9:start]
+    write_raw(folder / FIRST, again, data[start:])
 
 
 def _linked(name: str) -> Spoil:
@@ -188,7 +192,7 @@ MOE = "Qwen3-MoE"
 FAULTS = (
     Fault("lost tensor", errors.TensorMissing, QUERY, _drop(QUERY)),
     Fault("extra tensor", errors.TensorUnexpected, "stray.weight", _tensors(lambda h: h.update({"stray.weight": h[NORM]}))),
-    Fault("transposed", errors.ShapeMismatch, "model.layers.0.self_attn.k_proj.weight", _tensor("model.layers.0.self_attn.k_proj.weight", shape=(32, 16))),
+    Fault("transposed", errors.ShapeMismatch, KEY, _tensor(KEY, shape=(32, 16))),
     Fault("lost head", errors.HeadMissing, HEAD, _drop(HEAD)),
     Fault("lost head, one file", errors.HeadMissing, HEAD, _tensors(lambda held: held.pop(HEAD), 1)),
     Fault("own head though tied", errors.TiedWeightsDiffer, HEAD, _tensors(_other_head), of="tied Qwen3"),
@@ -201,14 +205,14 @@ FAULTS = (
     Fault("two dtypes", errors.DtypeMismatch, NORM, _dtype(NORM, "BF16")),
     Fault("dtype is not the config's", errors.DtypeMismatch, HEAD, _json("config.json", dtype="bfloat16")),
     Fault("unknown dtype", errors.DtypeUnknown, NORM, _tensor(NORM, dtype="F33")),
-    Fault("NaN at the start", errors.NotFinite, NORM, _values(NORM, 0, math.nan)),
-    Fault("infinity at the end", errors.NotFinite, QUERY, _values(QUERY, -4, math.inf)),
-    Fault("minus infinity in the middle", errors.NotFinite, QUERY, _values(QUERY, 2048, -math.inf)),
+    Fault("NaN at the start", errors.NotFinite, WIDE, _values(WIDE, 0, math.nan)),
+    Fault("infinity at the end", errors.NotFinite, WIDE, _values(WIDE, -4, math.inf)),
+    Fault("minus infinity in the middle", errors.NotFinite, WIDE, _values(WIDE, 10240, -math.inf)),
     Fault("NaN in bfloat16", errors.NotFinite, QUERY, _values(QUERY, -2, math.nan, "bf16"), of="bfloat16 Qwen3"),
-    Fault("overlapping tensors", errors.SpansBroken, "", _header(_twice)),
-    Fault("gap between tensors", errors.SpansBroken, "", _header(_gap)),
+    Fault("overlapping tensors", errors.SpansBroken, "", _moved(-4, 1)),
+    Fault("gap between tensors", errors.SpansBroken, "", _moved(4, 0)),
     Fault("length that is not its shape's", errors.SpansBroken, NORM, _tensor(NORM, shape=(31,))),
-    Fault("name twice in a header", errors.FileDamaged, FIRST, lambda f: write_raw(f / FIRST, b'{"a": 1, "a": 2}', b"")),
+    Fault("name twice in a header", errors.FileDamaged, FIRST, _name_twice),
     Fault("truncated", errors.FileDamaged, SECOND, lambda f: os.truncate(f / SECOND, 5000)),
     Fault("lost shard", errors.ShardMissing, SECOND, _gone(SECOND)),
     Fault("shard of another save", errors.ShardUnlisted, "model-00003-of-00003.safetensors",
@@ -232,7 +236,8 @@ FAULTS = (
     Fault("no tokenizer", errors.TokenizerInvalid, "tokenizer.json", _gone("tokenizer.json")),
     Fault("tokenizer of a larger model", errors.TokenizerTooLarge, "tokenizer.json", _token_beyond),
     Fault("eos of another token", errors.EosDisagrees, "config.json", _json("config.json", eos_token_id=5)),
-    Fault("eos lost in generation", errors.EosDisagrees, "generation_config.json", _json("generation_config.json", eos_token_id=[5, 6])),
+    Fault("eos lost in generation", errors.EosDisagrees, "generation_config.json",
+          _json("generation_config.json", eos_token_id=[5, 6])),
     Fault("eos out of the vocabulary", errors.EosDisagrees, "config.json", _json("config.json", eos_token_id=[2, 99])),
     Fault("eos sets that cross", errors.EosDisagrees, "generation_config.json", lambda f: (
         _json("config.json", eos_token_id=[2, 5])(f), _json("generation_config.json", eos_token_id=[2, 6])(f))),

@@ -9,6 +9,7 @@ import pytest
 
 from infra.config import load_settings
 from infra.errors import ConfigError, UnknownKey
+from infra.store import Store
 
 
 @pytest.fixture(autouse=True)
@@ -131,3 +132,21 @@ def test_credentials_in_the_settings_reach_the_store_library_and_are_never_shown
     assert os.environ["AWS_ENDPOINT_URL"] == "http://s3:9000"
     assert (os.environ["AWS_ACCESS_KEY_ID"], os.environ["AWS_SECRET_ACCESS_KEY"]) == ("key", "hush")
     assert "hush" not in repr(settings) + settings.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["s3_secret_access_key: 12345678", "s3_secret_access_key: 'hush12345678", "s3_secret_access_key: a: hush12345678"],
+)
+def test_no_error_shows_a_secret(file: Path, text: str) -> None:
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        load_settings(file)
+    assert "12345678" not in str(caught.value)
+    assert "s3_secret_access_key" in str(caught.value) or "line 1" in str(caught.value)
+
+
+def test_a_home_with_a_space_keeps_its_store_inside(tmp_path: Path) -> None:
+    settings = load_settings(home=tmp_path / "my höme #1")
+    Store(settings.store).write("a", b"x")
+    assert (tmp_path / "my höme #1" / "store" / "a").read_bytes() == b"x"

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from infra.engines import client as protocol
 from infra.engines.client import EngineClient
 from infra.errors import EngineDead, EngineRefused, EngineTimeout
 from infra.model import Sampling
@@ -19,20 +18,6 @@ GENERATE = "/generate"
 def engine() -> Iterator[FakeEngine]:
     with FakeEngine("key") as made:
         yield made
-
-
-async def test_an_engine_is_ready_unless_it_is_starting_stuck_or_gone(
-    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(protocol, "PROBE_TIMEOUT_S", 0.2)
-    async with EngineClient(engine.base_url, "key") as client:
-        assert await client.ready()
-        engine.unavailable = {"/ready"}
-        assert not await client.ready()
-        engine.unavailable, engine.hangs = set(), {"/ready"}
-        assert not await client.ready()
-        engine.stop()
-        assert not await client.ready()
 
 
 async def test_a_generation_names_the_versions_of_all_its_spans_in_order(engine: FakeEngine) -> None:
@@ -55,6 +40,13 @@ async def test_a_generation_has_a_deadline_and_a_dropped_one_is_a_dead_engine(en
     assert caught.value.engine == engine.base_url
 
 
+async def test_a_prompt_that_json_cannot_carry_is_not_sent(engine: FakeEngine) -> None:
+    async with EngineClient(engine.base_url, "key") as client:
+        with pytest.raises(ValueError, match="surrogates not allowed"):
+            await client.generate("1 \ud800", Sampling(), rid="a", timeout_s=5)
+    assert not engine.requests
+
+
 async def test_a_refusal_carries_its_status_and_the_engines_own_words(engine: FakeEngine) -> None:
     engine.unavailable = {GENERATE}
     async with EngineClient(engine.base_url, "key") as client:
@@ -66,10 +58,8 @@ async def test_a_refusal_carries_its_status_and_the_engines_own_words(engine: Fa
 async def test_an_update_neither_aborts_requests_nor_leaves_the_cache(engine: FakeEngine, tmp_path: object) -> None:
     async with EngineClient(engine.base_url, "key") as client:
         await client.update_weights(str(tmp_path), "v", 5)
-        await client.abort("a")
-    (_, path, body), (_, abort, named) = engine.requests
+    ((_, path, body),) = engine.requests
     assert (path, body["abort_all_requests"], body["flush_cache"]) == ("/update_weights_from_disk", False, True)
-    assert (abort, named) == ("/abort_request", {"rid": "a", "abort_all": False})
 
 
 async def test_the_key_is_sent_and_not_shown_in_an_error(engine: FakeEngine) -> None:

@@ -91,6 +91,12 @@ def test_what_an_engine_says_of_itself_cannot_break_the_report_page() -> None:
     assert "\n# y" not in page
 
 
-@pytest.mark.parametrize(("run", "key"), [("Qwen3_0.6B", "history-qwen3-0-6b"), ("a", "history-a"), ("a--", "history-a")])
-def test_the_key_of_a_history_is_one_that_prefect_takes(run: str, key: str) -> None:
-    assert history_key(run) == key
+@pytest.mark.parametrize("run", ["Qwen3_0.6B", "a", "a--", "run-1", "Run_1", "RUN-1"])
+def test_the_key_of_a_history_is_one_that_prefect_takes_and_belongs_to_one_run(run: str) -> None:
+    assert re.fullmatch("[a-z0-9-]+", history_key(run))
+    others = {"run-1", "Run_1", "RUN-1", "run_1"} - {run}
+    assert history_key(run) not in {history_key(other) for other in others}
+
+
+def test_a_plain_run_name_is_its_own_key() -> None:
+    assert history_key("demo-1") == "history-demo-1"

@@ -41,10 +41,13 @@ def test_suites_attempts_and_steps_have_records_of_their_own(store: Store) -> No
     assert len(records.history(store, "run")) == 4
 
 
-def test_a_history_is_by_step_and_attempt(store: Store) -> None:
-    for record in (report_at(100), report_at(20, attempt=1), report_at(20), report_at(3)):
+def test_a_history_is_by_step_attempt_and_suite(store: Store) -> None:
+    ordered = [report_at(3), *(report_at(20, attempt=attempt) for attempt in (0, 1, 2, 10)), report_at(100)]
+    other = replace(report_at(20, attempt=2), suite="another")
+    ordered.insert(3, other)
+    for record in reversed(ordered):
         records.commit(store, record)
-    assert [(r.point.step, r.point.attempt) for r in records.history(store, "run")] == [(3, 0), (20, 0), (20, 1), (100, 0)]
+    assert records.history(store, "run") == ordered
 
 
 def test_a_point_without_a_record_has_none(store: Store) -> None:
@@ -69,14 +72,17 @@ def test_samples_are_one_line_each_and_their_text_is_exact(store: Store) -> None
     assert key.startswith(records.point_prefix(POINT, "suite"))
 
 
-def test_progress_is_the_last_step_that_was_said(store: Store) -> None:
-    assert records.read_progress(store, "run") is None
-    records.write_progress(store, "run", 7)
-    records.write_progress(store, "run", 9)
-    assert records.read_progress(store, "run") == 9
+def test_progress_is_the_last_step_that_this_start_of_the_run_said(store: Store) -> None:
+    assert records.read_progress(store, "run", 0) is None
+    records.write_progress(store, "run", 0, 7)
+    records.write_progress(store, "run", 0, 9)
+    assert records.read_progress(store, "run", 0) == 9
+    assert records.read_progress(store, "run", 1) is None
+    records.write_progress(store, "run", 1, 0)
+    assert (records.read_progress(store, "run", 0), records.read_progress(store, "run", 1)) == (9, 0)
 
 
 def test_samples_and_progress_are_not_records(store: Store) -> None:
     records.write_samples(store, EvalPoint(run="run", step=1), "suite", "sums", [sample()])
-    records.write_progress(store, "run", 1)
+    records.write_progress(store, "run", 0, 1)
     assert records.runs(store) == []

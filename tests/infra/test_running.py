@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from infra import running
-from infra.errors import FleetUnhealthy, PinViolation
+from infra.errors import DatasetError, FleetUnhealthy, PinViolation
 from infra.model import DatasetSpec, PinnedFleet, Problem, Sample, SampleOutcome, Sampling
 from infra.pinning import pin
 from infra.running import run_samples
@@ -119,6 +119,48 @@ async def test_no_engine_that_answers_is_an_unhealthy_fleet_and_not_a_score(two:
         engine.stop()
     with pytest.raises(FleetUnhealthy, match="no engine answered"):
         await two.run()
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [("9+1=" + "x" * 99, "answered 400: Input length (103 tokens"), ("9+1=\ud800", "surrogates not allowed")],
+    ids=["too long", "half a surrogate pair"],
+)
+async def test_a_prompt_that_is_itself_at_fault_is_an_infra_error_by_name_and_asked_of_no_other_engine(
+    two: Ready, prompt: str, said: str
+) -> None:
+    for engine in two.engines:
+        engine.context = 50
+    *others, bad = await two.run(dataset(), [*PROBLEMS, Problem(id="long \udfff", prompt=prompt, answer="10", entry={})])
+    assert (bad.outcome, bad.reward, bad.engine) == (SampleOutcome.INFRA_ERROR, None, "")
+    assert bad.detail.startswith(r"problem 'long \udfff': ")
+    assert said in bad.detail
+    assert bad.prompt.encode()
+    assert {sample.outcome for sample in others} == {SampleOutcome.OK}
+    asked = [body["text"] for engine in two.engines for _, path, body in engine.requests if path == GENERATE]
+    assert asked.count(prompt) == ("answered" in said)
+
+
+async def test_a_dataset_all_of_whose_prompts_are_refused_is_at_fault_and_not_the_fleet(two: Ready) -> None:
+    for engine in two.engines:
+        engine.context = 1
+    with pytest.raises(DatasetError, match="all 6 requests were refused, .*problem 'p[01]'.*exceeds the maximum") as caught:
+        await two.run(dataset(name="sums"))
+    assert caught.value.path == "sums"
+
+
+async def test_a_wrong_key_is_the_fleets_fault_and_no_prompts(two: Ready) -> None:
+    for engine in two.engines:
+        engine.api_key = "another"
+    with pytest.raises(FleetUnhealthy, match="401"):
+        await two.run()
+
+
+async def test_a_fleet_that_is_gone_is_not_blamed_on_the_one_prompt_that_is_at_fault_too(two: Ready) -> None:
+    for engine in two.engines:
+        engine.drops = {GENERATE}
+    with pytest.raises(FleetUnhealthy, match="no engine answered: .*Disconnected"):
+        await two.run(dataset(), [Problem(id="bad", prompt="\ud800", answer="1", entry={}), *PROBLEMS])
 
 
 async def test_an_aborted_response_is_an_infra_error_and_not_a_zero(two: Ready) -> None:

@@ -54,10 +54,12 @@ def test_the_interval_of_right_or_wrong_is_wilsons(right: int, n: int) -> None:
     assert score.high - score.low > 0  # all right of ten is not certainty
 
 
-def test_one_prompt_that_is_neither_says_nothing_of_its_spread() -> None:
-    score = estimate([0.5])
+@pytest.mark.parametrize("means", [[0.5], [0.5, 0.5], [0.25] * 30, [1.0, 1.0], [0.0]])
+def test_values_that_do_not_differ_say_nothing_of_their_spread_and_get_wilsons_interval(means: list[float]) -> None:
+    score = estimate(means)
     assert score is not None
-    assert (score.low, score.high, score.n) == (0.0, 1.0, 1)
+    assert score.high - score.low > 1.5 / (len(means) + 4)
+    assert score.low <= means[0] <= score.high
 
 
 @given(st.lists(unit, min_size=1, max_size=60))

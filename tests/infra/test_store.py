@@ -44,6 +44,15 @@ def test_what_was_written_is_read(store: Store) -> None:
     assert store.read("a/b/c.json") == b""
 
 
+def test_a_range_of_bytes_is_read_and_ends_where_the_object_ends(store: Store) -> None:
+    store.write("a", bytes(range(100)))
+    assert store.read_range("a", 10, 20) == bytes(range(10, 20))
+    assert store.read_range("a", 95, 200) == bytes(range(95, 100))
+    assert store.read_range("a", 10, 10) == b""
+    with pytest.raises(FileNotFoundError):
+        store.read_range("no/where", 0, 1)
+
+
 def test_what_is_missing_is_a_file_not_found(store: Store, tmp_path: Path) -> None:
     assert not store.exists("no/where")
     with pytest.raises(FileNotFoundError):

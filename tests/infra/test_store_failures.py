@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from infra.errors import ConfigError, StoreDenied, StoreError, StoreUnreachable
-from infra.store import Store
+from infra.store import Store, split_location
 from tests.services.ports import free_port
 from tests.services.s3 import S3Server
 
@@ -146,3 +146,19 @@ class _FailingReader:
 
     def __exit__(self, *exc: object) -> None:
         self.file.close()
+
+
+@pytest.mark.parametrize("key", ["..", "a/../../b", "/etc/passwd"])
+def test_a_key_that_leaves_the_store_is_refused(tmp_path: Path, key: str) -> None:
+    store = Store((tmp_path / "store").as_uri())
+    for act in (store.read, store.delete, store.list):
+        with pytest.raises(ValueError, match="leaves the store"):
+            act(key)
+
+
+def test_a_snapshot_below_a_folder_with_a_space_is_found_again(tmp_path: Path) -> None:
+    folder = tmp_path / "my models" / "step 1"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    store, key = split_location(folder.as_uri())
+    assert store.read(f"{key}/config.json") == b"{}"

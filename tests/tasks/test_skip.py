@@ -41,10 +41,10 @@ def test_a_users_own_skip_keeps_its_word() -> None:
     assert as_skip(mine) is mine
 
 
-def test_a_timeout_without_words_is_given_some() -> None:
+def test_a_timeout_without_words_is_a_timeout_and_the_flow_gives_it_words() -> None:
     skip = as_skip(TimeoutError())
     assert skip is not None
-    assert "after its deadline" in skip.message
+    assert (skip.reason, skip.message) == ("timeout", "")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,9 @@
-"""Evaluation is asked for from the training loop and never disturbs it: nothing raises, and only staging is waited for."""
+"""Evaluation is asked for from the training loop and never disturbs it: nothing raises, and waits are bounded."""
 
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from pathlib import Path
@@ -102,6 +103,42 @@ def test_a_last_step_that_was_skipped_before_it_was_known_to_be_the_last_is_meas
     assert last.point.key != busy.point.key
 
 
+def test_the_final_point_after_a_skip_needs_no_store_to_get_an_attempt_of_its_own(
+    trainer: Trainer, prefect: FakePrefect, tmp_path: Path
+) -> None:
+    dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
+    dispatcher.on_step(10)
+    dispatcher.on_step(20)
+    until(lambda: records.history(trainer.store, "run"))
+    away = tmp_path / "home" / "away"
+    (tmp_path / "home" / "store").rename(away)
+    (tmp_path / "home" / "store").write_text("a file in the way")
+    last = dispatcher.on_step(20, final=True)
+    assert last is not None
+    assert (last.skipped, last.point.final) == (None, True)
+    assert last.point.attempt > 1_000_000
+    until(lambda: len(prefect.runs) == 3)
+    (tmp_path / "home" / "store").unlink()
+    away.rename(tmp_path / "home" / "store")
+
+
+def test_a_point_that_could_not_be_dispatched_is_recorded_as_what_it_was(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = [OSError(28, "No space left on device")]
+
+    def full_once(_: int) -> None:
+        if faults:
+            raise faults.pop()
+
+    monkeypatch.setattr(os, "fsync", full_once)
+    crashed = trainer.start().on_step(35, final=True)
+    assert crashed is not None
+    assert crashed.skipped == "crashed"
+    assert (crashed.point.final, crashed.point.missed) == (True, (10, 20, 30))
+    assert trainer.staged == []
+
+
 def test_backpressure_waits_for_the_oldest_and_then_goes_on(trainer: Trainer) -> None:
     dispatcher = trainer.start(max_in_flight=1, backpressure_timeout_s=20)
     dispatcher.on_step(10)
@@ -110,6 +147,22 @@ def test_backpressure_waits_for_the_oldest_and_then_goes_on(trainer: Trainer) ->
     assert waited is not None
     assert (waited.skipped, len(trainer.export.folders)) == (None, 2)
     assert waited.waited_seconds < 5
+
+
+@pytest.mark.parametrize("ends", [True, False])
+def test_a_wait_for_room_is_one_line_of_the_log_with_run_and_step(
+    trainer: Trainer, caplog: pytest.LogCaptureFixture, ends: bool
+) -> None:
+    caplog.set_level(logging.INFO, logger="trainer_integration.dispatcher")
+    dispatcher = trainer.start(max_in_flight=1, backpressure_timeout_s=20 if ends else 0.2)
+    assert dispatcher.on_step(10) is not None
+    assert caplog.messages == []
+    if ends:
+        records.commit(trainer.store, report_at(10))
+    waited = dispatcher.on_step(20)
+    assert waited is not None
+    outcome = "and got it" if ends else "in vain"
+    assert caplog.messages == [f"pinpoint: step 20 of run waited {waited.waited_seconds:.1f} s for room {outcome}"]
 
 
 def test_backpressure_is_bounded_and_then_records_busy(trainer: Trainer) -> None:

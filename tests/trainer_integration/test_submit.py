@@ -2,14 +2,25 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from infra import leases, records
 from infra.model import EvalPoint, SkippedPoint
 from infra.snapshot import new_prefix
+from infra.staging import new_staged
+from infra.store import Store
 from tests.fakes.prefect_server import FakePrefect
-from tests.infra.examples import POINT, report_at
+from tests.infra.examples import POINT, SKIPPED, report_at
+from tests.infra.examples import request as example_request
 from tests.trainer_integration.conftest import Trainer, until
+from trainer_integration import backoff, submit
+from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 
 
 def test_a_due_step_becomes_one_flow_run_with_name_tags_and_request(trainer: Trainer, prefect: FakePrefect) -> None:
@@ -109,6 +120,119 @@ def test_an_unreadable_record_does_not_block_the_others(trainer: Trainer, prefec
     until(lambda: trainer.outbox == [".unreadable"])
 
 
+def leave(trainer: Trainer, point: EvalPoint, *, deployment: str = DEPLOYMENT, **changes: Any) -> Path:
+    """What a trainer that ended leaves: a staged model and a delivery of it in the outbox."""
+    folder = new_staged(trainer.settings.staging_dir, point, 3600)
+    request = example_request(point, staged=str(folder), **{"store_url": trainer.store.url, **changes})
+    Outbox(trainer.settings.home / "outbox").put(Delivery.of(request, deployment))
+    return folder
+
+
+OTHER = EvalPoint(run="other", step=1)
+FAULTS: dict[str, Callable[[Trainer, FakePrefect, Path], None]] = {}
+
+
+def fault(make: Callable[[Trainer, FakePrefect, Path], None]) -> Callable[[Trainer, FakePrefect, Path], None]:
+    FAULTS[make.__name__] = make
+    return make
+
+
+@fault
+def unknown_deployment(trainer: Trainer, prefect: FakePrefect, tmp_path: Path) -> None:
+    prefect.unknown = {"gone/gone"}
+    leave(trainer, OTHER, deployment="gone/gone")
+
+
+@fault
+def no_such_kind_of_store(trainer: Trainer, prefect: FakePrefect, tmp_path: Path) -> None:
+    leave_skip(trainer, "gs://bucket/store")
+
+
+@fault
+def store_that_cannot_be_written(trainer: Trainer, prefect: FakePrefect, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    leave_skip(trainer, (tmp_path / "file" / "store").as_uri())
+
+
+@fault
+def damaged_record(trainer: Trainer, prefect: FakePrefect, tmp_path: Path) -> None:
+    trainer.store.write(records.record_key(OTHER, "suite"), b"{")
+    leave_skip(trainer, trainer.store.url)
+
+
+def leave_skip(trainer: Trainer, store_url: str) -> None:
+    delivery = Delivery.of(example_request(OTHER, store_url=store_url), DEPLOYMENT, replace(SKIPPED, point=OTHER))
+    Outbox(trainer.settings.home / "outbox").put(delivery)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_delivery_that_nobody_will_take_holds_up_no_other_and_draining_does_not_wait_for_it(
+    trainer: Trainer, prefect: FakePrefect, tmp_path: Path, name: str
+) -> None:
+    FAULTS[name](trainer, prefect, tmp_path)
+    dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
+    dispatcher.on_step(10)
+    dispatcher.on_step(20)
+    until(lambda: sorted(prefect.names) == ["run · step 000010", "run · step 000020"])
+    records.commit(trainer.store, report_at(10))
+    assert dispatcher.drain(5)
+    assert sorted(record.point.step for record in dispatcher.records) == [10, 20]
+    assert trainer.outbox == [".json"]
+
+
+def test_a_failing_delivery_pauses_longer_and_longer(
+    trainer: Trainer, prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "LONGEST_PAUSE_S", 60.0)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 0.2)
+    prefect.unknown = {"gone/gone"}
+    leave(trainer, OTHER, deployment="gone/gone")
+    trainer.start()
+    until(lambda: prefect.requests)
+    time.sleep(1.0)  # tried after 0.2, 0.4 and 0.8 s, not at each of a hundred ticks
+    assert 2 <= len(prefect.requests) <= 3
+
+
+@pytest.mark.parametrize("how", ["refused", "crashed"])
+def test_a_point_that_an_earlier_process_left_ends_with_a_record_too_and_is_none_of_this_trainers(
+    trainer: Trainer, prefect: FakePrefect, how: str
+) -> None:
+    prefect.refusing = 409 if how == "refused" else None
+    folder = leave(trainer, OTHER)
+    dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
+    if how == "crashed":
+        until(lambda: prefect.runs)
+        assert dispatcher.submitter.in_flight == 0
+        prefect.runs[0].end("Crashed")
+    until(lambda: records.find(trainer.store, OTHER, "suite"))
+    record = records.find(trainer.store, OTHER, "suite")
+    assert isinstance(record, SkippedPoint)
+    assert (record.reason, how in record.message.lower()) == ("crashed", True)
+    until(lambda: not folder.exists())
+    assert dispatcher.records == []
+
+
+def test_a_point_that_an_earlier_process_left_is_looked_for_in_its_own_store(
+    trainer: Trainer, prefect: FakePrefect, tmp_path: Path
+) -> None:
+    elsewhere = Store((tmp_path / "elsewhere").as_uri())
+    folder = leave(trainer, OTHER, store_url=elsewhere.url)
+    trainer.start()
+    until(lambda: prefect.runs)
+    prefect.runs[0].end("Crashed")
+    until(lambda: records.find(elsewhere, OTHER, "suite"))
+    until(lambda: not folder.exists())
+    assert records.history(trainer.store, "other") == []
+
+
+def test_a_request_of_another_version_is_delivered_all_the_same(trainer: Trainer, prefect: FakePrefect) -> None:
+    made = Delivery.of(example_request(OTHER, store_url=trainer.store.url), DEPLOYMENT)
+    Outbox(trainer.settings.home / "outbox").put(made.model_copy(update={"parameters": {"request": {"new": 1}}}))
+    dispatcher = trainer.start()
+    dispatcher.on_step(10)
+    until(lambda: prefect.names == ["other · step 000001", "run · step 000010"])
+
+
 def test_a_report_in_the_store_ends_the_point_and_leaves_the_staged_folder_to_its_flow(
     trainer: Trainer, prefect: FakePrefect
 ) -> None:
@@ -125,7 +249,8 @@ def test_a_flow_run_that_ended_without_a_record_becomes_a_skip_and_what_it_owned
     trainer: Trainer, prefect: FakePrefect, state: str
 ) -> None:
     dispatcher = trainer.start()
-    dispatcher.on_step(10)
+    dispatched = dispatcher.on_step(10)
+    assert dispatched is not None
     until(lambda: prefect.runs)
     prefix = new_prefix(POINT)
     leases.acquire(trainer.store, prefix, owner=leases.owner_of(POINT), purpose="export")
@@ -136,6 +261,7 @@ def test_a_flow_run_that_ended_without_a_record_becomes_a_skip_and_what_it_owned
     assert isinstance(record, SkippedPoint)
     assert record.reason == "crashed"
     assert state in record.message
+    assert record.export_time_seconds == dispatched.export_time_seconds > 0
     assert records.find(trainer.store, POINT, "suite") == record
     assert trainer.staged == []
     assert trainer.store.list("snapshots") == {}
@@ -170,6 +296,25 @@ def test_a_point_without_a_record_at_its_deadline_ends_as_timeout_whatever_prefe
     assert dispatcher.submitter.in_flight == 0
 
 
+def test_a_flow_that_waits_in_the_queue_has_its_own_deadline_before_the_thread_gives_the_point_up(
+    trainer: Trainer, prefect: FakePrefect
+) -> None:
+    dispatcher = trainer.start(deadline_s=0.5)
+    dispatcher.on_step(10)
+    started = time.monotonic()
+    until(lambda: dispatcher.records)
+    assert time.monotonic() - started > 2 * 0.5
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(submit, "QUEUE_GRACE_S", 60.0)
+        assert submit.last_resort_s(3600) == 7260
+
+
+def test_a_staged_model_is_not_stale_before_its_point_is_given_up(trainer: Trainer) -> None:
+    trainer.start(deadline_s=10).on_step(10)
+    (ttl,) = trainer.settings.staging_dir.glob("staged/run/*/ttl")
+    assert float(ttl.read_text()) == submit.last_resort_s(10)
+
+
 def test_the_record_of_a_skip_reaches_the_store_once_also_while_prefect_is_away(trainer: Trainer, prefect: FakePrefect) -> None:
     prefect.failing = 503
     dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
@@ -190,10 +335,28 @@ def test_how_far_the_trainer_is_reaches_the_store(trainer: Trainer, prefect: Fak
     prefect.stop()
     for step in range(1, 13):
         dispatcher.on_step(step)
-    until(lambda: records.read_progress(trainer.store, "run") == 12)
+    until(lambda: records.read_progress(trainer.store, "run", 0) == 12)
     dispatcher.on_step(13)
     dispatcher.close()
-    assert records.read_progress(trainer.store, "run") == 13
+    assert records.read_progress(trainer.store, "run", 0) == 13
+
+
+def test_a_restarted_run_counts_lag_from_its_own_progress_also_at_its_baseline(trainer: Trainer, prefect: FakePrefect) -> None:
+    first = trainer.start()
+    first.on_step(12)
+    first.close()
+    again = trainer.start(start_step=5)
+    again.baseline()
+    until(lambda: records.read_progress(trainer.store, "run", 1) == 5)
+    assert records.read_progress(trainer.store, "run", 0) == 12
+
+
+def test_a_final_point_with_an_attempt_of_its_own_has_progress_too(trainer: Trainer) -> None:
+    dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
+    for step, final in ((10, False), (20, False), (20, True)):
+        dispatcher.on_step(step, final=final)
+    until(lambda: records.read_progress(trainer.store, "run", dispatcher.attempt) == 20)
+    assert (dispatcher.attempt, records.read_progress(trainer.store, "run", 0)) == (1, 20)
 
 
 def test_the_credentials_of_prefect_are_sent_and_not_stored(

@@ -1,6 +1,7 @@
 """The tiny trainer as its own process, the way a real one runs; what happens in it is told as JSON lines on stdout.
 
-Interrupted or not, it imports nothing of Prefect and Ray: evaluation is asked for through the dispatcher alone.
+Evaluation is asked for through the dispatcher alone, and nothing of Prefect and Ray is imported. SIGTERM ends it as an exit
+does, so that what it shares with its producer in memory is given back.
 """
 
 from __future__ import annotations
@@ -8,10 +9,12 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import signal
 import sys
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from infra.config import load_settings
@@ -41,6 +44,7 @@ class Trainer:
         )
         self.dispatcher: EvalDispatcher | None = None
         self.told = 0
+        self.awaited: set[tuple[int, int]] = set()  # step and attempt of the points without a record
 
     def on_step(self, info: StepInfo) -> None:
         if self.dispatcher is None:
@@ -50,6 +54,7 @@ class Trainer:
         done = dispatcher.baseline() if info.step == 0 else dispatcher.on_step(info.step, final=info.final)
         if done is not None:
             self.keep(info)
+            self.awaited.add((done.point.step, done.point.attempt))
             tell("dispatched", **_dispatched(done))
         self.tell_records()
 
@@ -66,21 +71,25 @@ class Trainer:
             scores = {}
             if isinstance(record, EvalReport):
                 scores = {r.dataset: r.score.mean if r.score else None for r in record.results}
+            self.awaited.discard((record.point.step, record.point.attempt))
             tell("record", step=record.point.step, kind=record.kind, scores=scores)
         self.told = len(records)
 
     def finish(self) -> None:
-        """Training is over; the last points may not be."""
+        """Training is over; the last points may not be. Those that have no record after `drain_s` are told as missing."""
         if self.dispatcher is None:
             return
         deadline = time.monotonic() + self.arguments.drain_s
-        while not self.dispatcher.drain(0.5) and time.monotonic() < deadline:
+        while not (drained := self.dispatcher.drain(0.5)) and time.monotonic() < deadline:
             self.tell_records()
         self.tell_records()
+        if self.awaited and not drained:
+            tell("missing", steps=sorted({step for step, _ in self.awaited}))
         self.dispatcher.close()
 
 
 def main() -> int:
+    signal.signal(signal.SIGTERM, _exit)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     from trainer_integration.tiny_trainer.loop import train
 
@@ -93,6 +102,11 @@ def main() -> int:
         tell("error", message=str(error))
         return 2
     return 0
+
+
+def _exit(number: int, _frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_IGN)  # a second one must not break the clean-up
+    raise SystemExit(128 + number)
 
 
 def tell(event: str, **data: Any) -> None:

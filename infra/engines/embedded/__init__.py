@@ -6,6 +6,6 @@ A client that drives SGLang drives this without a change. Where SGLang dies or s
 partial or wrong-shape checkpoint) this refuses with 400 and keeps serving what it had.
 
     cli ── server ── app ── routes_generate, routes_control ── wire
-                      └──── scheduler ── batch, sampling, generation
+                      └──── scheduler ── batch, sampling, decoding
                                └──────── live_model ── checkpoint
 """

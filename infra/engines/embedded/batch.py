@@ -12,7 +12,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from infra.engines.embedded.generation import Generation
+from infra.engines.embedded.decoding import Decoding
 from infra.engines.embedded.live_model import LiveModel
 from infra.engines.embedded.sampling import choose_tokens
 
@@ -20,11 +20,11 @@ from infra.engines.embedded.sampling import choose_tokens
 class Batch:
     """`mask` is [rows, width] of 0 (padding) and 1; the last token of each row is not in the cache yet."""
 
-    def __init__(self, rows: list[Generation], cache: DynamicCache, mask: torch.Tensor) -> None:
+    def __init__(self, rows: list[Decoding], cache: DynamicCache, mask: torch.Tensor) -> None:
         self.rows, self._cache, self._mask = rows, cache, mask
 
     @classmethod
-    def prefill(cls, model: LiveModel, rows: list[Generation]) -> Batch:
+    def prefill(cls, model: LiveModel, rows: list[Decoding]) -> Batch:
         """Process every token the rows have so far, and give each its next one."""
         width = max(len(row.token_ids) for row in rows)
         ids = torch.tensor([[0] * (width - len(row.token_ids)) + row.token_ids for row in rows])
@@ -88,7 +88,7 @@ class Batch:
             row.append(token, float(logprobs[index, token]) if row.return_logprob else None, model.served)
 
 
-def _score_prompt(row: Generation, logits: torch.Tensor) -> None:
+def _score_prompt(row: Decoding, logits: torch.Tensor) -> None:
     """Log-probabilities of the prompt from `logprob_start_len` on; the first has none, as in SGLang."""
     start, padding = row.logprob_start_len, logits.shape[0] - len(row.token_ids)
     logprobs = torch.log_softmax(logits[padding:].float(), dim=-1)

@@ -14,6 +14,8 @@ from dataclasses import dataclass, fields
 
 from infra.errors import PortInUse, SnapshotError
 
+API_KEY_VARIABLE = "EMBEDDED_ENGINE_API_KEY"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
@@ -47,7 +49,12 @@ def parse_options(arguments: Sequence[str]) -> Options:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=30000)
     parser.add_argument("--weight-version", default="default", help="the label of the weights loaded at the start")
-    parser.add_argument("--api-key", help="wanted as `Authorization: Bearer KEY` everywhere but on /health*")
+    parser.add_argument(
+        "--api-key",
+        default=os.environ.get(API_KEY_VARIABLE) or None,
+        help="wanted as `Authorization: Bearer KEY` everywhere but on /health*; every user of the machine can read it in "
+        f"`ps`, unlike one in ${API_KEY_VARIABLE}",
+    )
     parser.add_argument("--max-running-requests", type=_positive, default=64)
     parser.add_argument("--torch-threads", type=_positive, default=1)
     parser.add_argument("--served-model-name")

@@ -9,7 +9,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from infra.engines.embedded.app import engine_of, json_object
-from infra.engines.embedded.generation import Generation
+from infra.engines.embedded.decoding import Decoding
 from infra.engines.embedded.sampling import BadRequest
 from infra.engines.embedded.scheduler import Scheduler
 from infra.engines.embedded.wire import parse_generate, render
@@ -19,18 +19,18 @@ CLIENT_CLOSED_REQUEST = 499
 
 async def generate(request: Request) -> Response:
     engine = engine_of(request)
-    generations, many = parse_generate(await json_object(request), engine.model)
-    if len({generation.rid for generation in generations}) < len(generations):
+    decodings, many = parse_generate(await json_object(request), engine.model)
+    if len({decoding.rid for decoding in decodings}) < len(decodings):
         raise BadRequest("two requests of one body have the same rid")
-    if not await _finish_or_lose_client(request, engine.scheduler, generations):
+    if not await _finish_or_lose_client(request, engine.scheduler, decodings):
         return Response(status_code=CLIENT_CLOSED_REQUEST)
-    answers = [render(generation.future.result()) for generation in generations]
+    answers = [render(decoding.future.result()) for decoding in decodings]
     return JSONResponse(answers if many else answers[0])
 
 
-async def _finish_or_lose_client(request: Request, scheduler: Scheduler, generations: list[Generation]) -> bool:
+async def _finish_or_lose_client(request: Request, scheduler: Scheduler, decodings: list[Decoding]) -> bool:
     """True when all are done; False when the client disconnected first, and then they are aborted."""
-    pending = [asyncio.wrap_future(scheduler.submit(generation)) for generation in generations]
+    pending = [asyncio.wrap_future(scheduler.submit(decoding)) for decoding in decodings]
     disconnect = asyncio.create_task(_disconnected(request))
     finished = asyncio.create_task(_wait_all(pending))
     try:
@@ -41,12 +41,12 @@ async def _finish_or_lose_client(request: Request, scheduler: Scheduler, generat
     finally:
         disconnect.cancel()
         finished.cancel()
-        mine = set(map(id, generations))
-        if not all(generation.future.done() for generation in generations):
-            scheduler.abort(lambda generation: id(generation) in mine)
+        mine = set(map(id, decodings))
+        if not all(decoding.future.done() for decoding in decodings):
+            scheduler.abort(lambda decoding: id(decoding) in mine)
 
 
-async def _wait_all(pending: list[asyncio.Future[Generation]]) -> None:
+async def _wait_all(pending: list[asyncio.Future[Decoding]]) -> None:
     """Raises what the first of them raised."""
     done, _ = await asyncio.wait(pending, return_when=asyncio.FIRST_EXCEPTION)
     for future in done:

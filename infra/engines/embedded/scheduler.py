@@ -18,7 +18,7 @@ from typing import Any, Literal, TypeVar
 import torch
 
 from infra.engines.embedded.batch import Batch
-from infra.engines.embedded.generation import Generation
+from infra.engines.embedded.decoding import Decoding
 from infra.engines.embedded.live_model import LiveModel, PreparedWeights
 from infra.engines.embedded.sampling import BadRequest
 from infra.errors import EngineDead
@@ -58,7 +58,7 @@ class Scheduler:
         self.crashed = False
         self._model, self._max_running, self._torch_threads = model, max_running, torch_threads
         self._inbox: queue.SimpleQueue[tuple[Callable[[], None], Future[Any]]] = queue.SimpleQueue()
-        self._waiting: deque[Generation] = deque()
+        self._waiting: deque[Decoding] = deque()
         self._swaps: deque[_Swap] = deque()
         self._probes: list[Future[None]] = []
         self._batches: list[Batch] = []
@@ -75,10 +75,10 @@ class Scheduler:
         self._stopping = True
         self._inbox.put((lambda: None, Future()))
 
-    def submit(self, generation: Generation) -> Future[Generation]:
-        return self._post(lambda: self._enqueue(generation), generation.future)
+    def submit(self, decoding: Decoding) -> Future[Decoding]:
+        return self._post(lambda: self._enqueue(decoding), decoding.future)
 
-    def abort(self, is_meant: Callable[[Generation], bool]) -> Future[int]:
+    def abort(self, is_meant: Callable[[Decoding], bool]) -> Future[int]:
         """Finish every request in flight that `is_meant`; the number of them."""
         return self._call(lambda: self._abort(is_meant))
 
@@ -151,30 +151,30 @@ class Scheduler:
             if future.set_running_or_notify_cancel():
                 function()
 
-    def _enqueue(self, generation: Generation) -> None:
-        if any(other.rid == generation.rid for other in self._in_flight()):
-            generation.future.set_exception(BadRequest(f"a request with rid {generation.rid!r} is in flight already"))
+    def _enqueue(self, decoding: Decoding) -> None:
+        if any(other.rid == decoding.rid for other in self._in_flight()):
+            decoding.future.set_exception(BadRequest(f"a request with rid {decoding.rid!r} is in flight already"))
             return
-        generation.ticket = self._next_ticket()
-        self._waiting.append(generation)
+        decoding.ticket = self._next_ticket()
+        self._waiting.append(decoding)
 
     def _enqueue_swap(self, swap: _Swap, abort_all: bool) -> None:
         swap.ticket = self._next_ticket()
         self._swaps.append(swap)
         if abort_all:
-            self._abort(lambda generation: True)
+            self._abort(lambda decoding: True)
 
     def _next_ticket(self) -> int:
         self._tickets += 1
         return self._tickets
 
-    def _in_flight(self) -> list[Generation]:
+    def _in_flight(self) -> list[Decoding]:
         return [row for batch in self._batches for row in batch.rows] + list(self._waiting)
 
     def _swap_is_due(self) -> bool:
         if not self._swaps:
             return False
-        older = any(generation.ticket < self._swaps[0].ticket for generation in self._in_flight())
+        older = any(decoding.ticket < self._swaps[0].ticket for decoding in self._in_flight())
         return self._paused or not older
 
     def _apply(self, swap: _Swap) -> None:
@@ -194,7 +194,7 @@ class Scheduler:
     def _pause(self, mode: PauseMode) -> None:
         self._paused = True
         if mode == "abort":
-            self._abort(lambda generation: True)
+            self._abort(lambda decoding: True)
         elif mode == "retract":
             rows = sorted((row for batch in self._batches for row in batch.rows), key=lambda row: row.ticket)
             self._batches.clear()
@@ -202,11 +202,11 @@ class Scheduler:
                 row.retractions += 1
             self._waiting.extendleft(reversed(rows))
 
-    def _abort(self, is_meant: Callable[[Generation], bool]) -> int:
-        meant = [generation for generation in self._in_flight() if is_meant(generation)]
-        for generation in meant:
-            generation.abort(self._model.served, "Aborted")
-        self._waiting = deque(generation for generation in self._waiting if not generation.finished)
+    def _abort(self, is_meant: Callable[[Decoding], bool]) -> int:
+        meant = [decoding for decoding in self._in_flight() if is_meant(decoding)]
+        for decoding in meant:
+            decoding.abort(self._model.served, "Aborted")
+        self._waiting = deque(decoding for decoding in self._waiting if not decoding.finished)
         self._drop_finished()
         return len(meant)
 
@@ -221,7 +221,7 @@ class Scheduler:
     def _admit(self) -> None:
         barrier = self._swaps[0].ticket if self._swaps else self._tickets + 1
         room = self._max_running - sum(len(batch.rows) for batch in self._batches)
-        rows: list[Generation] = []
+        rows: list[Decoding] = []
         while self._waiting and len(rows) < room and self._waiting[0].ticket < barrier:
             rows.append(self._waiting.popleft())
         if not rows:
@@ -253,7 +253,7 @@ class Scheduler:
         self.crashed = not self._stopping
         self.closed = True
         self._refuse_inbox()
-        futures: list[Future[Any]] = [generation.future for generation in self._in_flight()]
+        futures: list[Future[Any]] = [decoding.future for decoding in self._in_flight()]
         futures += [swap.future for swap in self._swaps] + self._probes
         for future in futures:
             if not future.done():

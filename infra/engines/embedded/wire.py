@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from infra.engines.embedded.generation import Generation
+from infra.engines.embedded.decoding import Decoding
 from infra.engines.embedded.live_model import LiveModel, Served
 from infra.engines.embedded.sampling import DEFAULT_MAX_NEW_TOKENS, BadRequest, parse_sampling_params
 
@@ -29,13 +29,13 @@ UNSUPPORTED_FIELDS = (
 )
 
 
-def parse_generate(body: Mapping[str, Any], model: LiveModel) -> tuple[list[Generation], bool]:
+def parse_generate(body: Mapping[str, Any], model: LiveModel) -> tuple[list[Decoding], bool]:
     """The requests of one body, and whether it asked for a list. Raises: BadRequest."""
     for name in UNSUPPORTED_FIELDS:
         if body.get(name):
             raise BadRequest(f"{name} is not supported by the embedded engine: leave it out")
     prompts, many = _prompts(body)
-    return [_generation(prompt, body, index, many, model) for index, prompt in enumerate(prompts)], many
+    return [_decoding(prompt, body, index, many, model) for index, prompt in enumerate(prompts)], many
 
 
 def _prompts(body: Mapping[str, Any]) -> tuple[list[Any], bool]:
@@ -49,14 +49,14 @@ def _prompts(body: Mapping[str, Any]) -> tuple[list[Any], bool]:
     return (prompts, True) if many else ([prompts], False)
 
 
-def _generation(prompt: Any, body: Mapping[str, Any], index: int, many: bool, model: LiveModel) -> Generation:
+def _decoding(prompt: Any, body: Mapping[str, Any], index: int, many: bool, model: LiveModel) -> Decoding:
     sampling = parse_sampling_params(_of(body, "sampling_params", index, many) or {})
     prompt_ids = _prompt_ids(prompt, model)
     return_logprob, start = _of(body, "return_logprob", index, many), _of(body, "logprob_start_len", index, many)
     start = -1 if start is None else start
     if type(start) is not int or not -1 <= start < len(prompt_ids):
         raise BadRequest(f"logprob_start_len must be -1 or a position in the prompt, got {start!r}")
-    return Generation(
+    return Decoding(
         rid=_rid(body.get("rid"), index, many),
         prompt_ids=prompt_ids,
         sampling=sampling,
@@ -113,27 +113,27 @@ def _max_new_tokens(asked: int | None, prompt_tokens: int, context_length: int) 
     return min(DEFAULT_MAX_NEW_TOKENS, room) if asked is None else asked
 
 
-def render(generation: Generation) -> dict[str, Any]:
+def render(decoding: Decoding) -> dict[str, Any]:
     """The answer to one finished request."""
-    served, reason = generation.finished_under, generation.finish_reason
+    served, reason = decoding.finished_under, decoding.finish_reason
     if served is None or reason is None:
-        raise RuntimeError(f"request {generation.rid} was rendered before it finished")
+        raise RuntimeError(f"request {decoding.rid} was rendered before it finished")
     meta: dict[str, Any] = {
-        "id": generation.rid,
+        "id": decoding.rid,
         "finish_reason": reason,
-        "prompt_tokens": len(generation.prompt_ids),
-        "completion_tokens": len(generation.output_ids),
+        "prompt_tokens": len(decoding.prompt_ids),
+        "completion_tokens": len(decoding.output_ids),
         "cached_tokens": 0,
         "weight_version": served.version,
-        "weight_versions": [{"version": span.version, "start": span.start, "end": span.end} for span in generation.spans],
-        "num_retractions": generation.retractions,
-        "e2e_latency": generation.finished_at - generation.started_at,
+        "weight_versions": [{"version": span.version, "start": span.start, "end": span.end} for span in decoding.spans],
+        "num_retractions": decoding.retractions,
+        "e2e_latency": decoding.finished_at - decoding.started_at,
     }
-    if generation.return_logprob:
-        outputs = zip(generation.output_logprobs, generation.output_ids, strict=True)
+    if decoding.return_logprob:
+        outputs = zip(decoding.output_logprobs, decoding.output_ids, strict=True)
         meta["output_token_logprobs"] = [_entry(logprob, token) for logprob, token in outputs]
-        meta["input_token_logprobs"] = [_entry(logprob, token) for logprob, token in generation.input_logprobs or []]
-    return {"text": _text(generation, served), "output_ids": generation.output_ids, "meta_info": meta}
+        meta["input_token_logprobs"] = [_entry(logprob, token) for logprob, token in decoding.input_logprobs or []]
+    return {"text": _text(decoding, served), "output_ids": decoding.output_ids, "meta_info": meta}
 
 
 def _entry(logprob: float | None, token: int) -> list[float | int | None]:
@@ -141,10 +141,10 @@ def _entry(logprob: float | None, token: int) -> list[float | int | None]:
     return [logprob if logprob is not None and math.isfinite(logprob) else None, token, None]
 
 
-def _text(generation: Generation, served: Served) -> str:
+def _text(decoding: Decoding, served: Served) -> str:
     """The output without what stopped it, unless `no_stop_trim`."""
-    sampling, ids = generation.sampling, generation.output_ids
-    matched = (generation.finish_reason or {}).get("matched")
+    sampling, ids = decoding.sampling, decoding.output_ids
+    matched = (decoding.finish_reason or {}).get("matched")
     if isinstance(matched, int) and not sampling.no_stop_trim:
         ids = ids[:-1]
     text = str(served.tokenizer.decode(ids, skip_special_tokens=sampling.skip_special_tokens))

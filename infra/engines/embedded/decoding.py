@@ -25,7 +25,7 @@ class VersionSpan:
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
-class Generation:
+class Decoding:
     rid: str
     prompt_ids: list[int]
     sampling: SamplingParams
@@ -43,7 +43,7 @@ class Generation:
     started_at: float = field(default_factory=time.monotonic)
     finished_at: float = 0.0
     random: Random = field(init=False)
-    future: Future[Generation] = field(default_factory=Future)
+    future: Future[Decoding] = field(default_factory=Future)
 
     def __post_init__(self) -> None:
         self.random = Random(self.sampling.sampling_seed)
