@@ -12,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -25,8 +25,12 @@ from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, Snapsh
 from infra.records import find, history, next_attempt, runs
 from infra.snapshot import validate
 from infra.store import Store
+from infra.validation.resolve import resolve_checkpoint
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 from trainer_integration.submit import InFlight, Submitter
+
+if TYPE_CHECKING:
+    from flows.demo import DemoOptions
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -58,21 +62,25 @@ def demo(
     settings_file: SettingsOption = None,
 ) -> None:
     """Train a tiny model by asynchronous RL and evaluate it on the way, for real, on this machine."""
-    from flows.demo import DemoOptions, history_url, new_run_name, run_demo, sweep
-    from flows.stack import stack_of
+    from flows.demo import DemoOptions, new_run_name
 
     settings = _settings(settings_file, store)
     run = EvalPoint(run=run or new_run_name(), step=0).run
+    if run in runs(Store(settings.store)):
+        raise ConfigError(f"run {run!r} is in {settings.store} already: choose another name with --run")
+    problems = 40 if small else 400
     options = DemoOptions(
-        run=run,
-        steps=steps,
-        every=every,
-        seed=seed,
-        small=small,
-        problems=40 if small else 400,
-        keep_checkpoints=keep_checkpoints,
+        run=run, steps=steps, every=every, seed=seed, small=small, problems=problems, keep_checkpoints=keep_checkpoints
     )
-    owned = True
+    _run_demo(options, settings, port, stay=sys.stdin.isatty() and not exit_)
+
+
+def _run_demo(options: DemoOptions, settings: Settings, port: int | None, *, stay: bool) -> None:
+    """The demo between the start of its services and their end, after which nothing of it is left but its records."""
+    from flows.demo import history_url, run_demo, sweep
+    from flows.stack import stack_of
+
+    run, owned = options.run, True
     try:
         with ExitStack() as started:
             with out.status("Starting Prefect, Ray and the runner of flows ..."):
@@ -84,7 +92,7 @@ def demo(
             out.print(f"History in the UI: {history_url(stack, run)}", soft_wrap=True)
             out.print(f"Its points:        {stack.ui_url}/v2/runs?tags=run:{run}", soft_wrap=True)
             out.print(f"Later: `pinpoint history {run}`, and `pinpoint up` for the UI.", soft_wrap=True)
-            if sys.stdin.isatty() and not exit_:
+            if stay:
                 out.print("The UI stays up until Ctrl-C.")
                 signal.pause()
     finally:
@@ -110,7 +118,7 @@ def up(port: PortOption = None, store: StoreOption = None, settings_file: Settin
 
 @app.command()
 def evaluate(
-    checkpoint: Annotated[Path, typer.Argument(help="folder in Hugging Face layout; it is never changed or deleted")],
+    checkpoint: Annotated[str, typer.Argument(help="folder in Hugging Face layout, or cached hub id; it is never changed")],
     suite: Annotated[Path, typer.Option(help="YAML file: what to measure")],
     run: Annotated[str | None, typer.Option(help="run that the point belongs to; default: the folder's name")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="step of the point; default: the number in the folder's name")] = None,
@@ -124,14 +132,15 @@ def evaluate(
     settings = _settings(settings_file, store)
     loaded = load_suite(suite)
     _check_problems(loaded)
-    validate(checkpoint)
-    point = _point_of(checkpoint.resolve(), run, step)
+    folder = resolve_checkpoint(checkpoint).resolve()
+    validate(folder)
+    point = _point_of(folder if folder.name in checkpoint else Path(checkpoint), run, step)
     with ExitStack() as started:
         with out.status("Starting Prefect and Ray ..."):
             stack = started.enter_context(stack_of(settings, port=port))
         request = EvalRequest(
             point=replace(point, attempt=next_attempt(Store(settings.store), point.run)),
-            source=SnapshotSource(path=str(checkpoint.resolve()), staged=False),
+            source=SnapshotSource(path=str(folder), staged=False),
             suite=loaded,
             fleet=settings.fleet,
             store_url=settings.store,

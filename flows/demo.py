@@ -26,11 +26,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from flows.stack import Stack
 from infra.config import Settings
 from infra.errors import PinpointError, StoreError, TrainingFailed
+from infra.leases import delete_run
 from infra.model import EvalPoint, SkippedPoint
 from infra.presentation import history_key
 from infra.processes import fated, stop
 from infra.records import commit, find, now
-from infra.snapshot import SNAPSHOTS
 from infra.store import Store
 
 logger = logging.getLogger(__name__)
@@ -82,7 +82,7 @@ def run_demo(options: DemoOptions, settings: Settings, stack: Stack, console: Co
 
 def sweep(run: str, settings: Settings) -> None:
     """After all processes have ended: what the run's points owned is gone, and nothing is left to deliver for it."""
-    Store(settings.store).delete(f"{SNAPSHOTS}/{run}")
+    delete_run(Store(settings.store), run)
     shutil.rmtree(settings.staging_dir / "staged" / run, ignore_errors=True)
     for file in (settings.home.expanduser() / "outbox").glob("*.json"):
         if json.loads(file.read_text())["idempotency_key"].startswith(f"evaluate/{run}/"):

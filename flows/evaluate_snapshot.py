@@ -79,7 +79,7 @@ async def _measure(request: EvalRequest, phases: dict[str, float]) -> EvalReport
     point = request.point
     async with owning(point, request.source, request.store_url) as prefix:
         with timed(phases, "export"):
-            snapshot = await export(point, request.source, request.store_url, prefix)
+            snapshot = await export(request, prefix)
         with timed(phases, "acquire fleet"):
             lease = await acquire_fleet(request.fleet, snapshot, f"{point.name} (flow run {flow_run.id})")
         async with held(lease):

@@ -143,6 +143,15 @@ def delete_owned(store: Store, point: EvalPoint) -> int:
     return freed
 
 
+def delete_run(store: Store, run: str) -> None:
+    """Deletes all snapshots of a run, held or not: for who has ended every process that could hold one."""
+    for prefix in known(store, run):
+        store.delete(f"{prefix}/{MANIFEST}")
+        store.delete(prefix)
+        store.abort_uploads(prefix)
+        store.delete(_home(prefix))
+
+
 def sent_key(prefix: str, name: str) -> str:
     """Where it is noted that a file of the snapshot was sent whole, with its digest."""
     return f"{_home(prefix)}/sent/{name}"

@@ -11,7 +11,6 @@ import errno
 import os
 import re
 import shutil
-import stat
 import threading
 import uuid
 from collections.abc import Iterator
@@ -23,14 +22,13 @@ from urllib.parse import unquote, urlsplit
 
 import fsspec
 
+from infra import local_files
 from infra.errors import AlreadyExists, ConfigError, StoreDenied, StoreError, StoreUnreachable
 
 BLOCK_BYTES = 16 * 2**20
-LOCAL_TRIES = 10
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 120  # a large multipart completion takes long, and s3fs sends it twice if it gives up early
 _DENIED = re.compile(r"credential|denied|forbidden|signature|access key|\b403\b", re.IGNORECASE)
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +105,7 @@ class Store:
         """Creates or replaces; a reader sees the old object or the new one."""
         with self._translated(key):
             if self.is_local:
-                self._write_local(key, data)
+                local_files.write(Path(self._path(key)), data)
             else:
                 self._fs.pipe_file(self._path(key), data)
 
@@ -119,7 +117,8 @@ class Store:
         """
         with self._translated(key):
             if self.is_local:
-                self._link_into_place(key, data)
+                if not local_files.create(Path(self._path(key)), data):
+                    raise AlreadyExists(self.url_of(key))
                 return
             try:
                 self._fs.pipe_file(self._path(key), data, mode="create")
@@ -138,7 +137,7 @@ class Store:
         """Keys of all objects below the folder `prefix` ("" is the root), with their sizes in bytes."""
         with self._translated(prefix):
             if self.is_local:
-                return _list_local(Path(self._path("")), Path(self._path(prefix)))
+                return local_files.sizes(Path(self._path("")), Path(self._path(prefix)))
             try:
                 found: dict[str, dict[str, Any]] = self._fs.find(self._path(prefix), detail=True)
             except FileNotFoundError:
@@ -152,7 +151,7 @@ class Store:
             if self.is_local:
                 root = Path(self._path(""))
                 found = {}
-                for key in _list_local(root, Path(self._path(prefix))):
+                for key in local_files.sizes(root, Path(self._path(prefix))):
                     with suppress(FileNotFoundError):
                         found[key] = (root / key).stat().st_mtime
                 return found
@@ -196,7 +195,7 @@ class Store:
         with self._translated(prefix):
             path = self._path(prefix)
             if self.is_local:
-                _delete_local(Path(path))
+                local_files.delete(Path(path))
                 return
             keys = [self._path(key) for key in self.list(prefix)]
             if keys:
@@ -208,20 +207,13 @@ class Store:
         Raises Stopped, with nothing left behind, soon after `stopping` is set by another thread.
         """
         with self._translated(key), source.open("rb") as reader:
-            path = Path(self._path(key))
             if self.is_local:
-                path.parent.mkdir(parents=True, exist_ok=True)
-                temporary = _temporary(path)
-                try:
-                    with temporary.open("wb") as copy:
-                        _copy(reader, copy, stopping)
-                    temporary.replace(path)
-                finally:
-                    temporary.unlink(missing_ok=True)
+                with local_files.replacing(Path(self._path(key))) as copy:
+                    copy_blocks(reader, copy, stopping)
                 return
             writer = self._fs.open(self._path(key), "wb", block_size=BLOCK_BYTES)
             try:
-                _copy(reader, writer, stopping)
+                copy_blocks(reader, writer, stopping)
             except BaseException:
                 writer.discard()
                 writer.closed = True  # closing, also by its finaliser, would make an object of what was sent so far
@@ -247,33 +239,6 @@ class Store:
         if ".." in key.split("/") or key.startswith("/"):
             raise ValueError(f"key {key!r} leaves the store {self.url}")
         return f"{self._root}/{key}" if key else self._root
-
-    def _write_local(self, key: str, data: bytes) -> None:
-        """Tries again if the folder is deleted meanwhile: object storage has no folders that could be."""
-        for attempt in range(LOCAL_TRIES):
-            try:
-                os.replace(self._local_temporary(key, data), self._path(key))
-            except FileNotFoundError:
-                if attempt == LOCAL_TRIES - 1:
-                    raise
-            else:
-                return
-
-    def _local_temporary(self, key: str, data: bytes) -> str:
-        path = Path(self._path(key))
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _temporary(path)
-        temporary.write_bytes(data)
-        return str(temporary)
-
-    def _link_into_place(self, key: str, data: bytes) -> None:
-        temporary = self._local_temporary(key, data)
-        try:
-            os.link(temporary, self._path(key))
-        except FileExistsError:
-            raise AlreadyExists(self.url_of(key)) from None
-        finally:
-            os.unlink(temporary)
 
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
@@ -303,6 +268,18 @@ class Store:
         return StoreError(f"store {self.url}, object {key!r}: {name}: {_line(error)}")
 
 
+class Stopped(Exception):
+    """An upload ended because it was asked to."""
+
+
+def copy_blocks(reader: BinaryIO, writer: BinaryIO, stopping: threading.Event | None) -> None:
+    """Copies in blocks of `BLOCK_BYTES`; raises Stopped between two of them."""
+    while block := reader.read(BLOCK_BYTES):
+        if stopping is not None and stopping.is_set():
+            raise Stopped
+        writer.write(block)
+
+
 def _s3_options(access: S3Access | None) -> dict[str, Any]:
     config = {
         "connect_timeout": CONNECT_TIMEOUT_S,
@@ -321,50 +298,6 @@ def _botocore_error() -> type[Exception]:
 
     module = sys.modules.get("botocore.exceptions")
     return module.BotoCoreError if module else OSError
-
-
-class Stopped(Exception):
-    """An upload ended because it was asked to."""
-
-
-def _copy(reader: BinaryIO, writer: BinaryIO, stopping: threading.Event | None) -> None:
-    while block := reader.read(BLOCK_BYTES):
-        if stopping is not None and stopping.is_set():
-            raise Stopped
-        writer.write(block)
-
-
-def _temporary(path: Path) -> Path:
-    return path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-
-
-def _list_local(root: Path, start: Path) -> dict[str, int]:
-    """fsspec's own listing leaves out a whole folder if one file in it vanishes meanwhile."""
-    found: dict[str, int] = {}
-    for folder, _, names in os.walk(start):
-        for name in names:
-            try:
-                status = os.stat(os.path.join(folder, name))
-            except FileNotFoundError:
-                continue
-            if stat.S_ISREG(status.st_mode) and not _TEMPORARY.fullmatch(name):
-                found[str(Path(folder, name).relative_to(root))] = status.st_size
-    if start.is_file():
-        found[str(start.relative_to(root))] = start.stat().st_size
-    return dict(sorted(found.items()))
-
-
-def _delete_local(path: Path) -> None:
-    def gone_is_fine(_: object, __: str, failure: tuple[object, BaseException, object]) -> None:
-        """So is what another process wrote there meanwhile: it stays, as it would in object storage."""
-        error = failure[1]
-        if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOTEMPTY:
-            raise error
-
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, onerror=gone_is_fine)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _line(error: BaseException) -> str:

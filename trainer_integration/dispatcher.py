@@ -71,8 +71,7 @@ class EvalDispatcher:
     def __init__(self, dispatch: DispatchSettings, settings: Settings, export: Exporter) -> None:
         self.dispatch, self.settings, self.export = dispatch, settings, export
         EvalPoint(run=dispatch.run, step=dispatch.start_step)
-        settings.export_s3()
-        self.store = Store(settings.store)
+        self.store = Store(settings.store, settings.s3_access())  # not by the environment: the trainer has S3 clients too
         self.store.check()
         self.attempt = next_attempt(self.store, dispatch.run)
         self.schedule = Schedule(dispatch.every, start=dispatch.start_step)

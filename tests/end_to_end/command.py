@@ -19,7 +19,7 @@ def bare_environment(**variables: str) -> dict[str, str]:
     return {**kept, "COLUMNS": "140", **variables}
 
 
-def pinpoint(*arguments: str | Path, timeout_s: float = 120, **environment: str) -> subprocess.CompletedProcess[str]:
+def pinpoint(*arguments: str | Path, timeout_s: float = 300, **environment: str) -> subprocess.CompletedProcess[str]:
     command = [PINPOINT, *map(str, arguments)]
     env = {**os.environ, "COLUMNS": "140", **environment}
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, env=env, check=False)

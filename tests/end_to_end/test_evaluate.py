@@ -48,7 +48,7 @@ def test_a_real_language_model_is_evaluated_through_the_same_flow(services: Runn
     url = services.file_url("store-smollm2")
     fleet = FLEET.model_copy(update={"name": "smollm2", "num_engines": 1})
     done = pinpoint(
-        "evaluate", smollm2, "--suite", suite, "--store", url, timeout_s=280, PINPOINT_FLEET=fleet.model_dump_json()
+        "evaluate", smollm2, "--suite", suite, "--store", url, timeout_s=600, PINPOINT_FLEET=fleet.model_dump_json()
     )
     assert done.returncode == 0, done.stderr
     assert "capitals" in done.stdout
@@ -65,7 +65,7 @@ def test_a_real_language_model_is_evaluated_through_the_same_flow(services: Runn
 def test_a_point_that_was_skipped_ends_the_command_with_code_1(services: RunningStack, smollm2: Path, suite: Path) -> None:
     fleet = FLEET.model_copy(update={"name": "toolarge", "num_engines": 64, "cpus_per_engine": 4})
     done = pinpoint(
-        "evaluate", smollm2, "--suite", suite, "--run", "toolarge", timeout_s=200, PINPOINT_FLEET=fleet.model_dump_json()
+        "evaluate", smollm2, "--suite", suite, "--run", "toolarge", timeout_s=600, PINPOINT_FLEET=fleet.model_dump_json()
     )
     assert done.returncode == 1
     assert "no_capacity" in done.stderr

@@ -19,7 +19,7 @@ import httpx
 from infra.processes import fated
 from tests.services.ports import free_port
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 ROOT = Path(__file__).parents[2]
 # One for all: making a client costs more than most of the calls.
 CLIENT = httpx.Client(trust_env=False, verify=False, timeout=60, limits=httpx.Limits(max_keepalive_connections=0))

@@ -13,6 +13,7 @@ from infra.errors import PinpointError
 
 EXAMPLES: tuple[PinpointError, ...] = (
     errors.PinpointError("m"),
+    errors.TrainingFailed("m"),
     errors.ConfigError("m"),
     errors.UnknownKey("evry", where="file", known=["every", "run"]),
     errors.DatasetError("bad", path="/d.jsonl", line=3),

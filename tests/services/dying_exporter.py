@@ -56,8 +56,8 @@ class Blocks:
 
 
 async def main(url: str, checkpoint: Path, left: int) -> None:
-    countdown, copy = Countdown(left), store._copy
-    store._copy = lambda reader, writer, stopping: copy(reader, Blocks(writer, countdown), stopping)  # type: ignore[arg-type]
+    countdown, copy = Countdown(left), store.copy_blocks
+    store.copy_blocks = lambda reader, writer, stopping: copy(reader, Blocks(writer, countdown), stopping)  # type: ignore[arg-type]
     opened = Dying(url)
     opened.countdown = countdown
     prefix = new_prefix(POINT)

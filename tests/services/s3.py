@@ -16,7 +16,7 @@ import httpx
 
 from tests.services.ports import free_ports
 
-START_TIMEOUT_S = 60
+START_TIMEOUT_S = 180
 
 
 @dataclass(frozen=True)

@@ -65,6 +65,13 @@ def test_points_that_the_trainer_gave_up_fail_the_demo_by_name_and_get_a_record(
         assert (record.reason, record.export_time_seconds) == ("crashed", 0.5)
 
 
+def test_a_record_that_came_after_the_trainer_gave_its_point_up_is_kept_and_the_demo_says_so(demo: Demo) -> None:
+    records.commit(demo.store, report_at(20))
+    with pytest.raises(TrainingFailed, match="step 20 of run"):
+        demo.run(dispatched(20), event("trained"), event("missing", steps=[20]))
+    assert demo.record(20) == report_at(20)
+
+
 def test_a_crashed_trainer_is_not_bad_input_and_its_points_get_a_record(demo: Demo) -> None:
     with pytest.raises(TrainingFailed, match=r"ended with code 3; see .*trainer\.log") as failure:
         demo.run(dispatched(20), code=3)

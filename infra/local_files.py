@@ -1,0 +1,92 @@
+"""Local files behave like objects in a store: whole or absent, replaced at once, created by exactly one.
+
+fsspec's own exclusive create lets several writers win, its overwrites can be read half-done, and its listing leaves out a whole
+folder if one file in it vanishes meanwhile.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shutil
+import stat
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import BinaryIO
+
+TRIES = 10
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}")
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file to write that takes the place of `path` at the end of the body, and nothing's if the body fails."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("wb") as file:
+            yield file
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write(path: Path, data: bytes) -> None:
+    """Creates or replaces. Tries again if the folder is deleted meanwhile: object storage has no folders that could be."""
+    for attempt in range(TRIES):
+        try:
+            with replacing(path) as file:
+                file.write(data)
+        except FileNotFoundError:
+            if attempt == TRIES - 1:
+                raise
+        else:
+            return
+
+
+def create(path: Path, data: bytes) -> bool:
+    """Writes a file that must not exist yet; False for all but one of several concurrent creators."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    temporary.write_bytes(data)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink()
+    return True
+
+
+def sizes(root: Path, start: Path) -> dict[str, int]:
+    """Files at or below `start`, relative to `root`, with their sizes in bytes; those being written are left out."""
+    found: dict[str, int] = {}
+    for folder, _, names in os.walk(start):
+        for name in names:
+            try:
+                status = os.stat(os.path.join(folder, name))
+            except FileNotFoundError:
+                continue
+            if stat.S_ISREG(status.st_mode) and not _TEMPORARY.fullmatch(name):
+                found[str(Path(folder, name).relative_to(root))] = status.st_size
+    if start.is_file():
+        found[str(start.relative_to(root))] = start.stat().st_size
+    return dict(sorted(found.items()))
+
+
+def delete(path: Path) -> None:
+    """Deletes a file or folder that may be gone already."""
+
+    def gone_is_fine(_: object, __: str, failure: tuple[object, BaseException, object]) -> None:
+        """So is what another process wrote there meanwhile: it stays, as it would in object storage."""
+        error = failure[1]
+        if not isinstance(error, FileNotFoundError) and getattr(error, "errno", None) != errno.ENOTEMPTY:
+            raise error
+
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path, onerror=gone_is_fine)
+    else:
+        path.unlink(missing_ok=True)
