@@ -27,7 +27,7 @@ from infra.snapshot import validate
 from infra.store import Store
 from infra.validation.resolve import resolve_checkpoint
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
-from trainer_integration.submit import InFlight, Submitter
+from trainer_integration.submit import InFlight, Submitter, last_resort_s
 
 if TYPE_CHECKING:
     from flows.demo import DemoOptions
@@ -270,6 +270,6 @@ def _evaluate(request: EvalRequest, settings: Settings, api_url: str) -> bool:
     try:
         watched = InFlight.of(request)
         submitter.submit(Delivery.of(request, DEPLOYMENT), watched)
-        return submitter.drained(request.deadline_s)
+        return submitter.drained(last_resort_s(request.deadline_s))
     finally:
         submitter.close()
