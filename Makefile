@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-fast check setup setup-test benchmarks clean
+.PHONY: demo test test-fast check benchmark setup setup-test clean
 
 demo: setup
 	$(BIN)/pinpoint demo $(ARGS)
@@ -20,6 +20,9 @@ check: setup-test
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+benchmark: setup-test
+	$(BIN)/python -m benchmarks.validation
 
 setup: $(VENV)/.installed
 

@@ -56,6 +56,7 @@ class Told:
     dispatched: list[dict[str, Any]] = field(default_factory=list)
     missing: list[int] = field(default_factory=list)
     error: str | None = None
+    bad_input: bool = False
 
 
 def run_demo(options: DemoOptions, settings: Settings, stack: Stack, console: Console) -> None:
@@ -70,7 +71,7 @@ def run_demo(options: DemoOptions, settings: Settings, stack: Stack, console: Co
             follow(process, told, Bars(progress))
             code = process.wait()
         if told.error:
-            raise PinpointError(told.error)
+            raise PinpointError(told.error) if told.bad_input else TrainingFailed(told.error)
         if code != 0:
             raise TrainingFailed(f"the trainer ended with code {code}; see {log}")
     finally:
@@ -106,7 +107,7 @@ def follow(process: subprocess.Popen[bytes], told: Told, bars: Bars) -> None:
             case "missing":
                 told.missing = event["steps"]
             case "error":
-                told.error = event["message"]
+                told.error, told.bad_input = event["message"], event["bad_input"]
 
 
 class Bars:

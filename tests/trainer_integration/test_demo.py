@@ -81,8 +81,13 @@ def test_a_crashed_trainer_is_not_bad_input_and_its_points_get_a_record(demo: De
 
 def test_what_the_trainer_says_of_its_own_failure_is_the_error(demo: Demo) -> None:
     with pytest.raises(PinpointError, match="^say it so$") as failure:
-        demo.run(event("error", message="say it so"), code=2)
+        demo.run(event("error", message="say it so", bad_input=True), code=2)
     assert type(failure.value) is PinpointError
+
+
+def test_a_producer_that_failed_is_not_bad_input(demo: Demo) -> None:
+    with pytest.raises(TrainingFailed, match="^the rollout producer was killed$"):
+        demo.run(event("error", message="the rollout producer was killed", bad_input=False), code=1)
 
 
 def test_a_demo_that_ends_well_leaves_its_records_as_they_are(demo: Demo, caplog: pytest.LogCaptureFixture) -> None:

@@ -92,14 +92,19 @@ def main() -> int:
     signal.signal(signal.SIGTERM, _exit)
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     from trainer_integration.tiny_trainer.loop import train
+    from trainer_integration.tiny_trainer.producer import ProducerFailed
 
     try:
         trainer = Trainer(_arguments())
         train(trainer.config, trainer.on_step, lambda progress: tell("progress", **asdict(progress)))
         tell("trained")
         trainer.finish()
+    except ProducerFailed as error:
+        logging.getLogger(__name__).exception("the producer failed")
+        tell("error", message=str(error), bad_input=False)
+        return 1
     except PinpointError as error:
-        tell("error", message=str(error))
+        tell("error", message=str(error), bad_input=True)
         return 2
     return 0
 
