@@ -15,7 +15,6 @@ from typing import IO
 from urllib.parse import urlsplit
 
 import httpx
-import ray
 from filelock import FileLock
 
 from infra.config import load_settings
@@ -38,7 +37,7 @@ class EngineHost:
     def __init__(self, *, fleet: str, name: str, bind: str, api_key: str, max_running_requests: int, cpus: float = 1.0) -> None:
         """`cpus` is what the engine may compute on; of less than one it gets a whole thread all the same."""
         self.name, self.api_key, self.threads = name, api_key, max(1, int(cpus))
-        self.address = "127.0.0.1" if bind == "loopback" else ray.util.get_node_ip_address()
+        self.address = "127.0.0.1" if bind == "loopback" else _node_address()
         self.max_running_requests = max_running_requests
         settings = load_settings()
         settings.export_s3()
@@ -132,6 +131,12 @@ class EngineHost:
             return httpx.get(f"{self.base_url}/ready", timeout=timeout_s, headers=headers).status_code == 200
         except httpx.HTTPError:
             return False
+
+
+def _node_address() -> str:
+    import ray
+
+    return str(ray.util.get_node_ip_address())
 
 
 def _free_port(address: str) -> int:
