@@ -59,13 +59,8 @@ class Points:
         )
 
     def submit(self, request: EvalRequest) -> str:
-        """As the submission thread does, which tries again on the 503 that Prefect gives while SQLite is locked."""
-        for _ in range(20):
-            try:
-                return PrefectApi(self.services.stack.prefect_api_url).create_flow_run(Delivery.of(request, DEPLOYMENT))
-            except httpx.HTTPStatusError:
-                time.sleep(0.5)
-        raise AssertionError("Prefect did not take the flow run")
+        api = PrefectApi(self.services.stack.prefect_api_url)
+        return patiently(lambda: api.create_flow_run(Delivery.of(request, DEPLOYMENT)))
 
     def record(self, step: int, timeout_s: float = 240) -> EvalReport | SkippedPoint:
         point = EvalPoint(run=self.run, step=step)
@@ -82,6 +77,16 @@ class Points:
 @pytest.fixture
 def points(services: RunningStack, model: Path, request: pytest.FixtureRequest) -> Points:
     return Points(services, model, request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-"))
+
+
+def patiently(call: Callable[[], str]) -> str:
+    """As the submission thread does, which tries again on the 503 that Prefect gives while SQLite is locked."""
+    for _ in range(60):
+        try:
+            return call()
+        except httpx.HTTPStatusError:
+            time.sleep(0.5)
+    raise AssertionError("Prefect did not take the flow run")
 
 
 def wait_until(holds: Callable[[], bool], timeout_s: float = 300) -> None:
@@ -224,7 +229,7 @@ def test_the_sweep_frees_what_a_killed_owner_left_and_shows_it(services: Running
         points.store.write(f"{prefix}/model.safetensors", b"12345")
     answer = httpx.get(f"{services.stack.prefect_api_url}/deployments/name/reclaim_orphans/pinpoint", timeout=30).json()
     body = {"parameters": {"store_url": points.store.url}, "tags": [f"run:{points.run}"]}
-    services.post(f"/deployments/{answer['id']}/create_flow_run", body)
+    patiently(lambda: str(services.post(f"/deployments/{answer['id']}/create_flow_run", body)["id"]))
     wait_until(lambda: has_ended(services, points.run))
     assert set(points.store.list("snapshots")) == {f"{held}/model.safetensors"}
     [artifact] = services.post("/artifacts/filter", {"artifacts": {"key": {"any_": ["reclaimed"]}}, "limit": 1})
