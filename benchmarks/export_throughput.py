@@ -92,7 +92,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     results: dict[str, dict[str, float]] = {}
-    with tempfile.TemporaryDirectory() as folder, s3_server(Path(folder) / "s3") as s3:
+    with tempfile.TemporaryDirectory() as folder, s3_server(Path(folder) / "s3", volume_mb=4096) as s3:
         source = Path(folder) / "checkpoint"
         names = checkpoint(source, arguments.megabytes)
         stores: dict[str, Callable[[], Store]] = {

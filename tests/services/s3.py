@@ -38,7 +38,7 @@ class S3Server:
 
 
 @contextmanager
-def s3_server(folder: Path) -> Iterator[S3Server]:
+def s3_server(folder: Path, *, volume_mb: int = 64) -> Iterator[S3Server]:
     """Boots in about a second; holds one empty bucket."""
     s3, master, volume, filer = free_ports(4)
     key, secret = "pinpoint-test", "pinpoint-test-secret"
@@ -50,7 +50,7 @@ def s3_server(folder: Path) -> Iterator[S3Server]:
     command = [str(Path(sys.executable).parent / "weed"), "server", f"-dir={data}", "-ip=127.0.0.1"]
     command += ["-ip.bind=127.0.0.1", "-master.telemetry=false", f"-master.port={master}", f"-volume.port={volume}"]
     command += [f"-filer.port={filer}", "-s3", f"-s3.port={s3}", f"-s3.config={config}", "-volume.max=20"]
-    command += ["-s3.port.iceberg=0", "-s3.port.lance=0", "-master.volumeSizeLimitMB=64"]
+    command += ["-s3.port.iceberg=0", "-s3.port.lance=0", f"-master.volumeSizeLimitMB={volume_mb}"]
     with (folder / "weed.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, env={**os.environ, "GOMEMLIMIT": "400MiB"})
     try:
