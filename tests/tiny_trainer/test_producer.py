@@ -36,9 +36,7 @@ def test_the_producer_takes_new_weights_never_waits_for_the_trainer_and_stops_at
         time.sleep(2.0)  # the trainer is busy; the producer fills its queue, and no more
         producer.publish(models[1], 1)
         made += [producer.next_rollouts() for _ in range(4)]
-        began = time.monotonic()
-    assert time.monotonic() - began < 10, "a producer with a full queue must end promptly"
-    assert not producer.process.is_alive()
+    assert producer.process.exitcode == 0, "a producer with a full queue ends by itself when it is asked to, and is not killed"
     assert [rollouts.version for rollouts in made] == [0, 0, 0, 1, 1]
     for rollouts in made:
         chosen = until_eos(rollouts.answers)

@@ -22,7 +22,7 @@ from trainer_integration.tiny_trainer.producer_process import Crash, ProducerJob
 from trainer_integration.tiny_trainer.rollouts import Rollouts
 from trainer_integration.tiny_trainer.shared_weights import SharedWeights
 
-STOP_TIMEOUT_S = 2.0
+STOP_TIMEOUT_S = 15.0  # of which an interpreter with torch in it takes seconds on a busy machine
 ROLLOUT_TIMEOUT_S = 180.0  # the first batch also waits for the imports of a fresh interpreter
 
 
