@@ -32,6 +32,8 @@ async def in_thread(call: Callable[[], T], stopping: threading.Event) -> T:
             while not running.done():
                 with suppress(asyncio.CancelledError):
                     await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # how it ended is of no interest any more, and asyncio need not complain that nobody looked
         raise
 
 

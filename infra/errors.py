@@ -9,6 +9,8 @@ PinpointError
 ├── StoreError             the object store failed
 │   ├── StoreUnreachable
 │   ├── StoreDenied        wrong or missing credentials
+│   ├── StoreFull          no room for the snapshot
+│   ├── StoreStalled       a transfer that did not move for too long
 │   └── AlreadyExists      a conditional create lost
 ├── SnapshotError
 │   ├── SnapshotMissing    no manifest, or no checkpoint folder
@@ -38,6 +40,7 @@ PinpointError
 │       ├── EosDisagrees        tokenizer, config and generation config end a text differently
 │       └── ChatTemplateMissing
 ├── ExportFailed           the snapshot did not reach the store
+│   └── StagingFailed      the live model could not be copied; every rank raises it
 ├── EngineError
 │   ├── EngineDead         a dropped or refused connection
 │   ├── EngineTimeout      no answer within the deadline
@@ -116,6 +119,14 @@ class StoreUnreachable(StoreError):
 
 
 class StoreDenied(StoreError):
+    pass
+
+
+class StoreFull(StoreError):
+    pass
+
+
+class StoreStalled(StoreError):
     pass
 
 
@@ -239,6 +250,14 @@ class ChatTemplateMissing(SnapshotInvalid):
 
 class ExportFailed(PinpointError):
     pass
+
+
+class StagingFailed(ExportFailed):
+    """`ranks` maps each rank that failed to what it raised; it is the same on every rank."""
+
+    def __init__(self, message: str, *, ranks: dict[int, str]) -> None:
+        self.ranks = ranks
+        super().__init__(message)
 
 
 class EngineError(PinpointError):

@@ -1,7 +1,8 @@
-"""A snapshot's bytes reach the store in parallel, each file once: an export that is tried again sends only what is missing, and
-one that is cancelled sends nothing more once it has returned.
+"""A snapshot's bytes reach the store in parallel, each file read once. An export that is tried again sends only what is
+missing; one that is cancelled sends nothing more once it has returned.
 
-What was sent is noted beside the lease, by digest; the manifest follows when all of it is there.
+What was sent is noted beside the lease, by digest; the manifest follows when all of it is there. Memory: `FILES_AT_ONCE` files
+of `PARTS_AT_ONCE` parts of `PART_BYTES` each (infra/s3_objects.py), 256 MiB, whatever the size of the model.
 """
 
 from __future__ import annotations
@@ -9,56 +10,80 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
 from infra.concurrency import gather_all, in_thread
+from infra.digests import FileDigest, digest_file
 from infra.errors import AlreadyExists
 from infra.leases import sent_key
-from infra.model import EvalPoint, Manifest
-from infra.snapshot import describe, read_manifest, validate, write_manifest
+from infra.model import FileEntry, Manifest, TensorEntry
+from infra.snapshot import read_manifest, write_manifest
 from infra.store import Store
+from infra.transfer import Transfer
 
 logger = logging.getLogger(__name__)
-PARALLEL_UPLOADS = 4
+FILES_AT_ONCE = 4
 
 
-async def describe_folder(folder: Path, point: EvalPoint) -> Manifest:
-    """Validates a checkpoint folder and reads all of it once. Raises SnapshotError."""
-    files = await asyncio.to_thread(validate, folder)
-    return await asyncio.to_thread(describe, folder, files, point)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sent:
+    """Files that are in the store: what the manifest will say of them, and how many bytes had to be sent for that."""
+
+    files: dict[str, FileEntry]
+    tensors: dict[str, TensorEntry]
+    n_bytes: int
+
+    @classmethod
+    def of(cls, parts: Iterable[Sent]) -> Sent:
+        parts = list(parts)
+        return cls(
+            files={name: entry for part in parts for name, entry in part.files.items()},
+            tensors={name: entry for part in parts for name, entry in part.tensors.items()},
+            n_bytes=sum(part.n_bytes for part in parts),
+        )
 
 
-async def send(store: Store, folder: Path, manifest: Manifest, prefix: str) -> int:
-    """Sends what is not there yet, the manifest last; gives the bytes sent. Raises StoreError."""
+async def send(store: Store, folder: Path, files: Iterable[str], prefix: str) -> Sent:
+    """Sends those of the folder's files that are not there yet. Raises StoreError; SnapshotInvalid for a broken header."""
     there = await asyncio.to_thread(store.list, prefix)
-    slots, stopping = asyncio.Semaphore(PARALLEL_UPLOADS), threading.Event()
+    slots, stopping = asyncio.Semaphore(FILES_AT_ONCE), threading.Event()
 
-    async def send_one(name: str) -> int:
+    async def send_one(name: str) -> Sent:
         async with slots:
-            entry = manifest.files[name]
-            if there.get(f"{prefix}/{name}") == entry.size and await _was_sent(store, prefix, name, entry.digest):
-                return 0
-            await in_thread(partial(_send_file, store, folder, prefix, name, entry.digest, stopping), stopping)
-            return entry.size
+            size = there.get(f"{prefix}/{name}")
+            return await in_thread(partial(_send_file, store, folder / name, prefix, size, stopping), stopping)
 
-    sent = sum(await gather_all(send_one(name) for name in manifest.files))
+    return Sent.of(await gather_all(send_one(name) for name in files))
+
+
+async def complete(store: Store, prefix: str, manifest: Manifest) -> None:
+    """Makes a snapshot of the files at `prefix`. Raises AlreadyExists if it is one already, of other content."""
+    stopping = threading.Event()
     try:
         await in_thread(partial(write_manifest, store, prefix, manifest), stopping)
     except AlreadyExists:
         if await asyncio.to_thread(read_manifest, store, prefix) != manifest:
             raise
-    return sent
 
 
-def _send_file(store: Store, folder: Path, prefix: str, name: str, digest: str, stopping: threading.Event) -> None:
+def _send_file(store: Store, path: Path, prefix: str, size_there: int | None, stopping: threading.Event) -> Sent:
     """In a thread of its own: what was sent is noted even if nobody waits for it any more."""
-    store.upload(folder / name, f"{prefix}/{name}", stopping)
-    store.write(sent_key(prefix, name), digest.encode())
+    if size_there == path.stat().st_size and (noted := _noted(store, prefix, path.name)):
+        kept = digest_file(path)
+        if kept.entry.digest == noted:
+            return Sent(files={path.name: kept.entry}, tensors=kept.tensors, n_bytes=0)
+    digest = FileDigest(path)
+    store.upload(path, f"{prefix}/{path.name}", Transfer(stopping=stopping, seen=digest.update))
+    store.write(sent_key(prefix, path.name), digest.entry.digest.encode())
+    return Sent(files={path.name: digest.entry}, tensors=digest.tensors, n_bytes=digest.size)
 
 
-async def _was_sent(store: Store, prefix: str, name: str, digest: str) -> bool:
+def _noted(store: Store, prefix: str, name: str) -> str:
+    """The digest of a file that was sent whole; "" if none was."""
     try:
-        return await asyncio.to_thread(store.read, sent_key(prefix, name)) == digest.encode()
+        return store.read(sent_key(prefix, name)).decode()
     except FileNotFoundError:
-        return False
+        return ""

@@ -6,7 +6,6 @@ opened. Header format: https://github.com/huggingface/safetensors#format
 
 from __future__ import annotations
 
-import mmap
 import socket
 import uuid
 from collections.abc import Iterable
@@ -15,10 +14,10 @@ from pathlib import Path
 import xxhash
 from pydantic import TypeAdapter
 
+from infra.digests import digest_file
 from infra.errors import SnapshotInvalid, SnapshotMissing
-from infra.model import EvalPoint, FileEntry, Manifest, TensorEntry
+from infra.model import BaseModelRef, EvalPoint, FileEntry, Manifest, TensorEntry
 from infra.store import Store
-from infra.validation.headers import TensorSpan, read_header
 from infra.validation.layout import METADATA, read_contents
 from infra.validation.readers import LocalFolder
 
@@ -38,46 +37,32 @@ def validate(folder: Path) -> list[str]:
 
 def describe(folder: Path, files: Iterable[str], point: EvalPoint) -> Manifest:
     """Reads every byte of `files` once and gives the manifest that accounts for them."""
-    entries: dict[str, FileEntry] = {}
-    tensors: dict[str, TensorEntry] = {}
-    for name in files:
-        entries[name], found = _digest_file(folder / name)
-        tensors.update(found)
+    digests = [digest_file(folder / name) for name in files]
+    entries = {digest.name: digest.entry for digest in digests}
+    return assemble(entries, {name: entry for digest in digests for name, entry in digest.tensors.items()}, point)
+
+
+def assemble(
+    files: dict[str, FileEntry], tensors: dict[str, TensorEntry], point: EvalPoint, base: BaseModelRef | None = None
+) -> Manifest:
+    """The manifest of a point's files and the tensors in them; `base` is what an adapter adapts."""
     return Manifest(
         run=point.run,
         step=point.step,
         attempt=point.attempt,
         made_by=f"pinpoint on {socket.gethostname()}",
-        files=entries,
-        tensors=tensors,
-        snapshot_digest=_content_digest(entries, tensors),
+        files=dict(sorted(files.items())),
+        tensors=dict(sorted(tensors.items())),
+        snapshot_digest=_content_digest(files, tensors, base),
+        base=base,
     )
 
 
-def _digest_file(path: Path) -> tuple[FileEntry, dict[str, TensorEntry]]:
-    size = path.stat().st_size
-    if size == 0:
-        return FileEntry(size=0, digest=xxhash.xxh3_128_hexdigest(b"")), {}
-    spans = read_header(LocalFolder(path.parent), path.name, size) if path.suffix == ".safetensors" else {}
-    with (
-        path.open("rb") as file,
-        mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as mapped,
-        memoryview(mapped) as view,
-    ):
-        digest = xxhash.xxh3_128_hexdigest(view)
-        tensors = {name: _tensor(view, span, path.name) for name, span in spans.items()}
-    return FileEntry(size=size, digest=digest), tensors
-
-
-def _tensor(view: memoryview, span: TensorSpan, file: str) -> TensorEntry:
-    with view[span.begin : span.end] as raw:
-        return TensorEntry(dtype=span.dtype, shape=span.shape, file=file, digest=xxhash.xxh3_128_hexdigest(raw))
-
-
-def _content_digest(files: dict[str, FileEntry], tensors: dict[str, TensorEntry]) -> str:
-    """Of what the model is: tensors by name, and the metadata files; how tensors are spread over shards is left out."""
+def _content_digest(files: dict[str, FileEntry], tensors: dict[str, TensorEntry], base: BaseModelRef | None) -> str:
+    """Of what the model is: tensors by name, the metadata files, the base of an adapter; not how tensors lie in shards."""
     lines = [f"{name} {t.dtype} {t.shape} {t.digest}" for name, t in tensors.items()]
     lines += [f"{name} {entry.digest}" for name, entry in files.items() if name in METADATA]
+    lines += [f"base {base.snapshot_digest}"] if base else []
     return xxhash.xxh3_128_hexdigest("\n".join(sorted(lines)).encode())
 
 
@@ -113,6 +98,6 @@ def fetch(store: Store, prefix: str, manifest: Manifest, folder: Path) -> None:
             store.download(f"{prefix}/{name}", folder / name)
         except FileNotFoundError:
             raise SnapshotMissing(f"{store.url_of(prefix)}/{name} is gone") from None
-        got, _ = _digest_file(folder / name)
+        got = digest_file(folder / name).entry
         if got != entry:
             raise SnapshotInvalid(f"{name} has digest {got.digest}, the manifest says {entry.digest}", subject=name)

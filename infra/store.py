@@ -1,7 +1,6 @@
 """Object storage where a write is whole or absent, and a conditional create has exactly one winner.
 
-`file://` folders and `s3://` buckets behave alike. Locally, fsspec's own exclusive create lets several writers win and
-its overwrites can be read half-done, so creation goes through a hard link and replacement through a rename.
+`file://` folders and `s3://` buckets behave alike; whatever fails is said with the store's name and the remedy.
 Credentials and endpoint of S3 come from the standard `AWS_*` variables.
 """
 
@@ -10,25 +9,23 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
-import threading
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO
 from urllib.parse import unquote, urlsplit
 
 import fsspec
 
-from infra import local_files
-from infra.errors import AlreadyExists, ConfigError, StoreDenied, StoreError, StoreUnreachable
+from infra import local_files, s3_objects
+from infra.errors import AlreadyExists, ConfigError, StoreDenied, StoreError, StoreFull, StoreUnreachable
+from infra.s3_objects import S3Objects
+from infra.transfer import Transfer
 
-BLOCK_BYTES = 16 * 2**20
-CONNECT_TIMEOUT_S = 5
-READ_TIMEOUT_S = 120  # a large multipart completion takes long, and s3fs sends it twice if it gives up early
 _DENIED = re.compile(r"credential|denied|forbidden|signature|access key|\b403\b", re.IGNORECASE)
+_FULL = re.compile(r"insufficient.?storage|storage.?full|no space|quota|\b507\b", re.IGNORECASE)
+_UNREACHABLE = ("Connect", "Timeout", "Endpoint", "HTTPClient", "ServerDisconnected", "ClientOSError", "ClientPayload")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,12 +61,16 @@ class Store:
         if scheme not in ("file", "s3") or not rest.strip("/"):
             raise ConfigError(f"store {url!r}: use file:///folder or s3://bucket/prefix")
         self.is_local = scheme == "file"
-        try:
-            self._fs, self._root = fsspec.core.url_to_fs(self.url, **({} if self.is_local else _s3_options(access)))
-        except ImportError:
-            raise ConfigError(f"store {url!r} needs the package s3fs: install pinpoint-trainer[s3]") from None
         if self.is_local:
             self._root = str(path_of(self.url))
+            return
+        given = access or S3Access()
+        opened = s3_objects.options(endpoint_url=given.endpoint_url, key=given.key, secret=given.secret)
+        try:
+            fs, self._root = fsspec.core.url_to_fs(self.url, **opened)
+        except ImportError:
+            raise ConfigError(f"store {url!r} needs the package s3fs: install pinpoint-trainer[s3]") from None
+        self._s3 = S3Objects(fs)
 
     def __repr__(self) -> str:
         return f"Store({self.url!r})"
@@ -90,16 +91,16 @@ class Store:
     def read(self, key: str) -> bytes:
         """Raises FileNotFoundError if there is no such object."""
         with self._translated(key):
-            data: bytes = self._fs.cat_file(self._path(key))
-            return data
+            path = self._path(key)
+            return Path(path).read_bytes() if self.is_local else self._s3.read(path)
 
     def read_range(self, key: str, start: int, end: int) -> bytes:
         """Bytes [start, end) of an object, fewer where it ends before; raises FileNotFoundError if there is none."""
         if end <= start:
             return b""
         with self._translated(key):
-            data: bytes = self._fs.cat_file(self._path(key), start=start, end=end)
-            return data
+            path = self._path(key)
+            return local_files.read_range(Path(path), start, end) if self.is_local else self._s3.read_range(path, start, end)
 
     def write(self, key: str, data: bytes) -> None:
         """Creates or replaces; a reader sees the old object or the new one."""
@@ -107,7 +108,7 @@ class Store:
             if self.is_local:
                 local_files.write(Path(self._path(key)), data)
             else:
-                self._fs.pipe_file(self._path(key), data)
+                self._s3.write(self._path(key), data)
 
     def create(self, key: str, data: bytes) -> None:
         """Writes an object that must not exist yet; of several concurrent creators exactly one succeeds.
@@ -116,51 +117,34 @@ class Store:
         that matters puts something unique into `data` and reads it back.
         """
         with self._translated(key):
-            if self.is_local:
-                if not local_files.create(Path(self._path(key)), data):
-                    raise AlreadyExists(self.url_of(key))
-                return
-            try:
-                self._fs.pipe_file(self._path(key), data, mode="create")
-            except FileExistsError:
-                raise AlreadyExists(self.url_of(key)) from None
-            except OSError as error:  # how s3fs reports a 412 of a server that does not name the condition
-                if error.errno != errno.EINVAL or not self._fs.exists(self._path(key)):
-                    raise
-                raise AlreadyExists(self.url_of(key)) from None
+            path = self._path(key)
+            if not (local_files.create(Path(path), data) if self.is_local else self._s3.create(path, data)):
+                raise AlreadyExists(self.url_of(key))
 
     def exists(self, key: str) -> bool:
         with self._translated(key):
-            return bool(self._fs.isfile(self._path(key)))
+            path = self._path(key)
+            return Path(path).is_file() if self.is_local else self._s3.exists(path)
 
     def list(self, prefix: str) -> dict[str, int]:
         """Keys of all objects below the folder `prefix` ("" is the root), with their sizes in bytes."""
         with self._translated(prefix):
             if self.is_local:
                 return local_files.sizes(Path(self._path("")), Path(self._path(prefix)))
-            try:
-                found: dict[str, dict[str, Any]] = self._fs.find(self._path(prefix), detail=True)
-            except FileNotFoundError:
-                return {}
-            start = len(self._path("").rstrip("/")) + 1
-            return {path[start:]: int(i["size"]) for path, i in sorted(found.items()) if i["type"] == "file"}
+            return {self._key(path): int(info["size"]) for path, info in self._s3.below(self._path(prefix)).items()}
 
     def written(self, prefix: str) -> dict[str, float]:
         """When each object below the folder `prefix` was last written: seconds on the store's own clock."""
         with self._translated(prefix):
-            if self.is_local:
-                root = Path(self._path(""))
-                found = {}
-                for key in local_files.sizes(root, Path(self._path(prefix))):
-                    with suppress(FileNotFoundError):
-                        found[key] = (root / key).stat().st_mtime
-                return found
-            try:
-                objects: dict[str, dict[str, Any]] = self._fs.find(self._path(prefix), detail=True)
-            except FileNotFoundError:
-                return {}
-            start = len(self._path("").rstrip("/")) + 1
-            return {path[start:]: i["LastModified"].timestamp() for path, i in objects.items() if i["type"] == "file"}
+            if not self.is_local:
+                objects = self._s3.below(self._path(prefix))
+                return {self._key(path): info["LastModified"].timestamp() for path, info in objects.items()}
+            root = Path(self._path(""))
+            found = {}
+            for key in local_files.sizes(root, Path(self._path(prefix))):
+                with suppress(FileNotFoundError):
+                    found[key] = (root / key).stat().st_mtime
+            return found
 
     def clock(self) -> float:
         """Now, on the clock that `written` is counted on; to the second on S3."""
@@ -175,19 +159,15 @@ class Store:
         """Half-done multipart uploads below the folder `prefix`: (key, upload id). A local store has none."""
         if self.is_local:
             return ()
-        bucket, _, root = self._path(prefix).partition("/")
         with self._translated(prefix):
-            answer = self._fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=f"{root}/")
-        start = len(self._path("").partition("/")[2].rstrip("/")) + 1
-        return tuple((upload["Key"][start:], upload["UploadId"]) for upload in answer.get("Uploads") or ())
+            return tuple((self._key(path), upload) for path, upload in self._s3.uploads(f"{self._path(prefix)}/"))
 
     def abort_uploads(self, prefix: str) -> int:
         """Ends the half-done multipart uploads below the folder `prefix` and frees their parts; says how many."""
         uploads = self.open_uploads(prefix)
         for key, upload in uploads:
-            bucket, _, name = self._path(key).partition("/")
-            with self._translated(key), suppress(FileNotFoundError):
-                self._fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=name, UploadId=upload)
+            with self._translated(key):
+                self._s3.abort(self._path(key), upload)
         return len(uploads)
 
     def delete(self, prefix: str) -> None:
@@ -196,41 +176,32 @@ class Store:
             path = self._path(prefix)
             if self.is_local:
                 local_files.delete(Path(path))
-                return
-            keys = [self._path(key) for key in self.list(prefix)]
-            if keys:
-                self._fs.rm(keys)
+            else:
+                self._s3.delete(list(self._s3.below(path)))
 
-    def upload(self, source: Path, key: str, stopping: threading.Event | None = None) -> None:
-        """Sends a local file in blocks of `BLOCK_BYTES`; memory does not grow with the file. It appears whole or not.
+    def upload(self, source: Path, key: str, transfer: Transfer | None = None) -> None:
+        """Sends a local file; memory does not grow with it. It appears whole, and durable, or not at all.
 
-        Raises Stopped, with nothing left behind, soon after `stopping` is set by another thread.
+        Raises Stopped soon after the transfer is asked to stop and StoreStalled when it no longer moves; of either, and of
+        any failure, nothing is left behind.
         """
-        with self._translated(key), source.open("rb") as reader:
+        with self._translated(key):
             if self.is_local:
-                with local_files.replacing(Path(self._path(key))) as copy:
-                    copy_blocks(reader, copy, stopping)
-                return
-            writer = self._fs.open(self._path(key), "wb", block_size=BLOCK_BYTES)
-            try:
-                copy_blocks(reader, writer, stopping)
-            except BaseException:
-                writer.discard()
-                writer.closed = True  # closing, also by its finaliser, would make an object of what was sent so far
-                raise
-            writer.close()
+                local_files.copy(source, Path(self._path(key)), transfer or Transfer())
+            else:
+                self._s3.upload(source, self._path(key), transfer or Transfer())
 
     def download(self, key: str, target: Path) -> None:
         """Fetches an object to a local file, in blocks; `target` appears whole."""
         target.parent.mkdir(parents=True, exist_ok=True)
         partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}")
         try:
-            with (
-                self._translated(key),
-                self._fs.open(self._path(key), "rb", block_size=BLOCK_BYTES) as reader,
-                partial.open("wb") as writer,
-            ):
-                shutil.copyfileobj(reader, writer, BLOCK_BYTES)
+            with self._translated(key):
+                path = self._path(key)
+                if self.is_local:
+                    local_files.copy(Path(path), partial, Transfer())
+                else:
+                    self._s3.download(path, partial)
             partial.replace(target)
         finally:
             partial.unlink(missing_ok=True)
@@ -239,6 +210,9 @@ class Store:
         if ".." in key.split("/") or key.startswith("/"):
             raise ValueError(f"key {key!r} leaves the store {self.url}")
         return f"{self._root}/{key}" if key else self._root
+
+    def _key(self, path: str) -> str:
+        return path[len(self._root.rstrip("/")) + 1 :]
 
     @contextmanager
     def _translated(self, key: str) -> Iterator[None]:
@@ -260,36 +234,14 @@ class Store:
 
     def _failed(self, key: str, error: Exception) -> StoreError:
         name = type(error).__name__
-        if any(word in name for word in ("Connect", "Timeout", "Endpoint")):
+        if any(word in name for word in _UNREACHABLE):
             endpoint = os.environ.get("AWS_ENDPOINT_URL", "AWS")
             return StoreUnreachable(f"store {self.url} does not answer at {endpoint}: check s3_endpoint_url and network")
         if "Credentials" in name or (not self.is_local and _DENIED.search(str(error))):
             return self._denied(error)
+        if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT) or (not self.is_local and _FULL.search(str(error))):
+            return StoreFull(f"store {self.url} is full: object {key!r} did not fit; free space, or set another store_url")
         return StoreError(f"store {self.url}, object {key!r}: {name}: {_line(error)}")
-
-
-class Stopped(Exception):
-    """An upload ended because it was asked to."""
-
-
-def copy_blocks(reader: BinaryIO, writer: BinaryIO, stopping: threading.Event | None) -> None:
-    """Copies in blocks of `BLOCK_BYTES`; raises Stopped between two of them."""
-    while block := reader.read(BLOCK_BYTES):
-        if stopping is not None and stopping.is_set():
-            raise Stopped
-        writer.write(block)
-
-
-def _s3_options(access: S3Access | None) -> dict[str, Any]:
-    config = {
-        "connect_timeout": CONNECT_TIMEOUT_S,
-        "read_timeout": READ_TIMEOUT_S,
-        "retries": {"max_attempts": 3, "mode": "standard"},
-    }
-    options = {"config_kwargs": config, "use_listings_cache": False, "skip_instance_cache": True}
-    given = access or S3Access()
-    named = {"endpoint_url": given.endpoint_url, "key": given.key, "secret": given.secret}
-    return {**options, **{name: value for name, value in named.items() if value}}
 
 
 def _botocore_error() -> type[Exception]:

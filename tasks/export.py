@@ -13,42 +13,46 @@ from pathlib import Path
 from prefect import task
 
 from infra.errors import ExportFailed, StoreDenied, StoreError
-from infra.export import describe_folder, send
+from infra.export import complete, send
 from infra.model import EvalRequest, SnapshotRef
+from infra.snapshot import assemble, describe
 from infra.store import Store
 from infra.validation.examination import validate_checkpoint
 from infra.validation.readers import LocalFolder
 from tasks.retrying import RETRIED
 
 logger = logging.getLogger(__name__)
-TIMEOUT_S = 1800
 
 
-@task(name="export", task_run_name="export step {request.point.step}", timeout_seconds=TIMEOUT_S, **RETRIED)
+@task(name="export", task_run_name="export step {request.point.step}", **RETRIED)
 async def export(request: EvalRequest, prefix: str) -> SnapshotRef:
-    """Raises SnapshotError for a folder that is no complete checkpoint, ExportFailed if the store does not take it."""
-    point, source, store_url = request.point, request.source, request.store_url
-    folder = await asyncio.to_thread(Path(source.path).absolute)
-    needs_chat_template = any(dataset.apply_chat_template for dataset in request.suite.datasets)
-    checking = asyncio.create_task(_validate(folder, needs_chat_template))
+    """Has no time of its own: it goes on while bytes move, within the point's deadline.
+
+    Raises SnapshotError for a folder that is no complete checkpoint, ExportFailed if the store does not take it.
+    """
+    folder = await asyncio.to_thread(Path(request.source.path).absolute)
+    files = await asyncio.to_thread(_validate, folder, request)
+    if not request.source.staged:
+        manifest = await asyncio.to_thread(describe, folder, files, request.point)
+        return SnapshotRef(point=request.point, location=folder.as_uri(), manifest=manifest, owned=False)
     try:
-        manifest = await describe_folder(folder, point)
-        await checking
-    finally:
-        checking.cancel()
-    if not source.staged:
-        return SnapshotRef(point=point, location=folder.as_uri(), manifest=manifest, owned=False)
-    store = Store(store_url)
-    try:
-        sent = await send(store, folder, manifest, prefix)
+        return await _send(request, folder, files, prefix)
     except StoreDenied:
         raise
     except StoreError as error:
-        raise ExportFailed(f"snapshot of {point.name} did not reach {store.url_of(prefix)}: {error}") from error
-    logger.info("exported %s: %d of %d bytes sent to %s", point.name, sent, manifest.n_bytes, store.url_of(prefix))
+        raise ExportFailed(f"snapshot of {request.point.name} did not reach {request.store_url}/{prefix}: {error}") from error
+
+
+def _validate(folder: Path, request: EvalRequest) -> list[str]:
+    """Against what its config promises, before a byte is sent or any engine is touched: see docs/checkpoints.md."""
+    needs_chat_template = any(dataset.apply_chat_template for dataset in request.suite.datasets)
+    return validate_checkpoint(LocalFolder(folder), needs_chat_template=needs_chat_template)
+
+
+async def _send(request: EvalRequest, folder: Path, files: list[str], prefix: str) -> SnapshotRef:
+    store, point = Store(request.store_url), request.point
+    sent = await send(store, folder, files, prefix)
+    manifest = assemble(sent.files, sent.tensors, point)
+    await complete(store, prefix, manifest)
+    logger.info("exported %s: %d of %d bytes sent to %s", point.name, sent.n_bytes, manifest.n_bytes, store.url_of(prefix))
     return SnapshotRef(point=point, location=store.url_of(prefix), manifest=manifest, owned=True)
-
-
-async def _validate(folder: Path, needs_chat_template: bool) -> None:
-    """Against what its config promises, before any engine is touched: see docs/checkpoints.md."""
-    await asyncio.to_thread(validate_checkpoint, LocalFolder(folder), needs_chat_template=needs_chat_template)

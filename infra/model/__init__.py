@@ -16,11 +16,12 @@ from infra.model.results import (
     SampleOutcome,
     SkippedPoint,
 )
-from infra.model.snapshots import FileEntry, Manifest, SnapshotRef, SnapshotSource, TensorEntry
+from infra.model.snapshots import BaseModelRef, FileEntry, Manifest, SnapshotRef, SnapshotSource, TensorEntry
 from infra.model.suites import DatasetSpec, Problem, ReasoningGymSource, Sampling, Suite
 
 __all__ = [
     "RUN_NAME",
+    "BaseModelRef",
     "DatasetResult",
     "DatasetSpec",
     "EngineProof",

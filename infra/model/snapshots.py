@@ -12,7 +12,7 @@ from infra.model.points import EvalPoint, WeightVersion
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileEntry:
-    """A file of a snapshot: its size in bytes and the xxh3-128 hex digest of its content."""
+    """A file of a snapshot: its size in bytes and the xxh3-128 hex digest of its content (infra/digests.py says of what)."""
 
     size: int
     digest: str
@@ -29,8 +29,19 @@ class TensorEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class BaseModelRef:
+    """The complete checkpoint that an adapter adapts: the URL of its folder, and the digest of its content."""
+
+    location: str
+    snapshot_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What a complete snapshot consists of. It is written last: a prefix without one is not a snapshot."""
+    """What a complete snapshot consists of. It is written last: a prefix without one is not a snapshot.
+
+    `base` is set for a LoRA adapter (PEFT layout), whose files are the adapter's alone.
+    """
 
     run: str
     step: int
@@ -39,6 +50,7 @@ class Manifest:
     files: dict[str, FileEntry]
     tensors: dict[str, TensorEntry]
     snapshot_digest: str
+    base: BaseModelRef | None = None
     format: Literal[1] = 1
 
     @property

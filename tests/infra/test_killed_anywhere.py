@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from infra.reclaim import sweep
+from infra.s3_objects import PART_BYTES
 from infra.snapshot import MANIFEST
-from infra.store import BLOCK_BYTES, Store
+from infra.store import Store
 from tests.infra.checkpoints import make_checkpoint
 from tests.services.dying_exporter import TTL_S
 from tests.services.s3 import S3Server
@@ -45,7 +46,7 @@ def test_killed_at_any_operation_on_a_local_store(tmp_path: Path) -> None:
 def test_killed_at_any_operation_on_a_real_s3_server(tmp_path: Path, s3: S3Server) -> None:
     """A file of several parts, so that kills fall inside of multipart uploads too."""
     checkpoint = make_checkpoint(tmp_path / "c")
-    (checkpoint / "tokenizer.json").write_bytes(b"{" + b" " * (2 * BLOCK_BYTES) + b"}")
+    (checkpoint / "tokenizer.json").write_bytes(b"{" + b" " * (6 * PART_BYTES) + b"}")
     store = Store(f"s3://{s3.bucket}/killed-{time.time_ns()}")
     uploads = 0
     for step in (1, 3, 6, 8, 9, 10, 11, 12, 14, 16, 18, 20, 22, 24, 26):

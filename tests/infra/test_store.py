@@ -1,10 +1,10 @@
-"""Object storage where a write is whole or absent, and a conditional create has exactly one winner; both kinds behave alike."""
+"""Object storage where a write is whole or absent, and a conditional create has exactly one winner; all kinds behave alike."""
 
 from __future__ import annotations
 
 import threading
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,16 +12,26 @@ import pytest
 
 from infra.errors import AlreadyExists
 from infra.store import Store
+from tests.fakes.s3_proxy import S3Proxy
+from tests.services.s3 import S3Server
 
 WRITERS = 16
-LARGE = 17 * 2**20  # more than one block of a multipart upload
+LARGE = 35 * 2**20  # more than two parts, below which s3fs sends a file whole
 
 
-@pytest.fixture(params=["file", pytest.param("s3", marks=pytest.mark.slow)])
-def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+@pytest.fixture(params=["file", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("s3", "fault proxy"))])
+def store(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
     if request.param == "file":
-        return Store((tmp_path / "store").as_uri())
-    return Store(f"s3://{request.getfixturevalue('s3').bucket}/{uuid.uuid4().hex}")
+        yield Store((tmp_path / "store").as_uri())
+        return
+    s3: S3Server = request.getfixturevalue("s3")
+    url = f"s3://{s3.bucket}/{uuid.uuid4().hex}"
+    if request.param == "s3":
+        yield Store(url)
+        return
+    with S3Proxy(s3.endpoint) as proxy:
+        monkeypatch.setenv("AWS_ENDPOINT_URL", proxy.endpoint)
+        yield Store(url)
 
 
 def together(count: int, act: Callable[[int], bool]) -> list[bool]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -108,44 +107,6 @@ def test_missing_credentials_are_denied(s3: S3Server, monkeypatch: pytest.Monkey
 def test_a_bucket_that_does_not_exist_is_named(s3: S3Server) -> None:
     with pytest.raises(StoreError, match="s3://no-such-bucket"):
         Store("s3://no-such-bucket/x").read("a")
-
-
-@pytest.mark.slow
-def test_an_upload_to_s3_that_breaks_off_leaves_no_object(s3: S3Server, tmp_path: Path) -> None:
-    store = Store(f"s3://{s3.bucket}/broken")
-    with pytest.raises(StoreError):
-        store.upload(_Failing(tmp_path / "source"), "a")  # type: ignore[arg-type]
-    assert not store.exists("a")
-
-
-class _Failing:
-    """A file on a disk that fails after the first block."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        path.write_bytes(b"x" * (20 * 2**20))
-
-    def open(self, mode: str) -> Any:
-        file = self.path.open(mode)
-        return _FailingReader(file)
-
-
-class _FailingReader:
-    def __init__(self, file: Any) -> None:
-        self.file, self.reads = file, 0
-
-    def read(self, size: int) -> bytes:
-        self.reads += 1
-        if self.reads > 1:
-            raise OSError(5, "Input/output error")
-        data: bytes = self.file.read(size)
-        return data
-
-    def __enter__(self) -> _FailingReader:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.file.close()
 
 
 @pytest.mark.parametrize("key", ["..", "a/../../b", "/etc/passwd"])

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from infra import leases, store
-from infra.export import describe_folder, send
+from infra.export import complete, send
 from infra.model import EvalPoint
-from infra.snapshot import new_prefix
+from infra.snapshot import assemble, new_prefix, validate
+from infra.transfer import Transfer
 
 POINT = EvalPoint(run="killed", step=1)
 TTL_S = 2.0
@@ -44,25 +45,21 @@ class Dying(store.Store):
         return super().__getattribute__(name)
 
 
-class Blocks:
-    """A writer each of whose blocks is a step: the kill comes in the middle of a file."""
-
-    def __init__(self, writer: Any, countdown: Countdown) -> None:
-        self.writer, self.countdown = writer, countdown
-
-    def write(self, block: bytes) -> None:
-        self.writer.write(block)
-        self.countdown.step()
-
-
 async def main(url: str, checkpoint: Path, left: int) -> None:
-    countdown, copy = Countdown(left), store.copy_blocks
-    store.copy_blocks = lambda reader, writer, stopping: copy(reader, Blocks(writer, countdown), stopping)  # type: ignore[arg-type]
+    countdown, moved = Countdown(left), Transfer.moved
+
+    def dying(transfer: Transfer, n_bytes: int) -> None:
+        """Each block that the store has taken is a step: the kill comes in the middle of a file."""
+        moved(transfer, n_bytes)
+        countdown.step()
+
+    Transfer.moved = dying  # type: ignore[method-assign]
     opened = Dying(url)
     opened.countdown = countdown
     prefix = new_prefix(POINT)
     leases.acquire(opened, prefix, owner=leases.owner_of(POINT), purpose="export", ttl_s=TTL_S)
-    await send(opened, checkpoint, await describe_folder(checkpoint, POINT), prefix)
+    sent = await send(opened, checkpoint, validate(checkpoint), prefix)
+    await complete(opened, prefix, assemble(sent.files, sent.tensors, POINT))
     leases.delete_owned(opened, POINT)
 
 
