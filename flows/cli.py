@@ -177,6 +177,7 @@ def check(
 @app.command()
 def reclaim(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be deleted")] = False,
+    kept: Annotated[str | None, typer.Option("--kept", metavar="RUN", help="what keep_snapshots kept of RUN, nothing else")] = None,
     store: StoreOption = None,
     settings_file: SettingsOption = None,
 ) -> None:
@@ -185,12 +186,24 @@ def reclaim(
     from trainer_integration.outbox import staged_in_outbox
 
     settings = _settings(settings_file, store)
+    if kept is not None:
+        _reclaim_kept(Store(settings.store), kept, dry_run)
+        return
     wanted = staged_in_outbox(settings.home)
     found = sweep(Store(settings.store), settings.staging_dir, wanted=wanted, dry_run=dry_run)
     if found:
         out.print(places(rows(found)))
     freed = sum(item.size for item in found if item.deleted)
     out.print(f"{freed:,} bytes freed, {sum(not item.deleted for item in found)} places left as they are.", soft_wrap=True)
+
+
+def _reclaim_kept(store: Store, run: str, dry_run: bool) -> None:
+    from infra.retention import kept, release_kept
+
+    found = kept(store, run)
+    out.print("\n".join(map(store.url_of, found)) or f"nothing is kept of run {run!r} in {store.url}", soft_wrap=True)
+    if found and not dry_run:
+        out.print(f"{release_kept(store, run):,} bytes freed.")
 
 
 @app.command(name="history")

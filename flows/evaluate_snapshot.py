@@ -21,16 +21,16 @@ from prefect.states import Completed
 from infra.concurrency import gather_all
 from infra.errors import StoreError
 from infra.fleet.lease import confirm, held
-from infra.leases import delete_owned
-from infra.model import EvalReport, EvalRequest, SkippedPoint, SkipReason
+from infra.model import DatasetResult, EvalReport, EvalRequest, PinnedFleet, SkippedPoint, SkipReason, SnapshotRef
 from infra.records import commit, now
+from infra.retention import retire_snapshots
 from infra.staging import free_staged
 from infra.store import Store
 from tasks.export import export
 from tasks.fleet import acquire_fleet
 from tasks.pin import pin
 from tasks.report import report
-from tasks.retire import owning
+from tasks.retire import owning, reading
 from tasks.run_dataset import run_dataset
 from tasks.skip import as_skip, skip
 
@@ -45,7 +45,7 @@ def clean_up_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> Non
     _leave_record(request, f"the flow run ended as {state.name}: {state.message or 'no message'}")
     if request.source.staged:
         free_staged(Path(request.source.path))
-        delete_owned(Store(request.store_url), request.point)
+        retire_snapshots(Store(request.store_url), request.point, request.keep_snapshots)
 
 
 @flow(
@@ -76,21 +76,28 @@ async def evaluate_snapshot(request: EvalRequest) -> EvalReport | State[Any]:
 
 
 async def _measure(request: EvalRequest, phases: dict[str, float]) -> EvalReport | SkippedPoint:
-    point = request.point
-    async with owning(point, request.source, request.store_url) as prefix:
+    async with owning(request) as prefix:
         with timed(phases, "export"):
             snapshot = await export(request, prefix)
-        with timed(phases, "acquire fleet"):
-            lease = await acquire_fleet(request.fleet, snapshot, f"{point.name} (flow run {flow_run.id})")
-        async with held(lease):
-            with timed(phases, "pin"):
-                pinned = await pin(lease, snapshot)
-            with timed(phases, "run datasets"):
-                results = await gather_all(
-                    run_dataset(pinned, dataset, request.suite.name, request.store_url) for dataset in request.suite.datasets
-                )
-            await confirm(lease)
+        async with reading(request, snapshot.location):
+            pinned, results = await _evaluate(request, snapshot, phases)
         return await report(request, pinned, results, phases)
+
+
+async def _evaluate(
+    request: EvalRequest, snapshot: SnapshotRef, phases: dict[str, float]
+) -> tuple[PinnedFleet, list[DatasetResult]]:
+    with timed(phases, "acquire fleet"):
+        lease = await acquire_fleet(request.fleet, snapshot, f"{request.point.name} (flow run {flow_run.id})")
+    async with held(lease):
+        with timed(phases, "pin"):
+            pinned = await pin(lease, snapshot, request.store_url)
+        with timed(phases, "run datasets"):
+            results = await gather_all(
+                run_dataset(pinned, dataset, request.suite.name, request.store_url) for dataset in request.suite.datasets
+            )
+        await confirm(lease)
+    return pinned, results
 
 
 def _leave_record(request: EvalRequest, message: str) -> None:

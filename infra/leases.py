@@ -6,7 +6,8 @@ alike: announce the deletion first, then look for holders, and only without any 
 become a holder first, then look for an announced deletion. With a store that reads what was written, one of the two sees the
 other (Dekker's argument), in whatever order their steps fall.
 
-Layout: `leases/RUN/SNAPSHOT/holders/ID.json`, `leases/RUN/SNAPSHOT/deletions/ID`, beside `snapshots/RUN/SNAPSHOT/...`.
+Layout: `leases/RUN/SNAPSHOT/holders/ID.json`, `leases/RUN/SNAPSHOT/deletions/ID` and `leases/RUN/SNAPSHOT/made`, by which a
+snapshot is known as ours even when nobody holds it, beside `snapshots/RUN/SNAPSHOT/...`.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def acquire(store: Store, prefix: str, *, owner: str, purpose: Purpose, ttl_s: f
     """
     holder = Holder(owner=owner, purpose=purpose, ttl_s=ttl_s, id=uuid.uuid4().hex)
     renew(store, prefix, holder)
+    if purpose == "export":  # after the holder: a sweep that finds this must find who holds it
+        store.write(f"{_home(prefix)}/made", owner.encode())
     if store.list(f"{_home(prefix)}/deletions"):
         release(store, prefix, holder)
         raise SnapshotMissing(f"{store.url_of(prefix)} is being deleted")
@@ -131,16 +134,6 @@ def delete_unless_held(store: Store, prefix: str, *, owner: str | None = None) -
 def owner_of(point: EvalPoint) -> str:
     """A point owns its snapshots, whichever process acts for it."""
     return f"{point.run}/{point.key}"
-
-
-def delete_owned(store: Store, point: EvalPoint) -> int:
-    """Deletes all snapshots of a point that nobody else holds, finished or not; gives the bytes freed."""
-    freed = 0
-    for prefix in known(store, point.run):
-        if prefix.rpartition("/")[2].startswith(f"{point.key}-"):
-            size = sum(store.list(prefix).values())
-            freed += size if delete_unless_held(store, prefix, owner=owner_of(point)) else 0
-    return freed
 
 
 def delete_run(store: Store, run: str) -> None:

@@ -78,6 +78,14 @@ class Store:
     def url_of(self, key: str) -> str:
         return f"{self.url}/{key}"
 
+    def key_of(self, location: str) -> str | None:
+        """The key of what is at `location`, a URL or a local path, or None if it is not in this store."""
+        if "://" in location and not location.startswith("file://"):
+            return location.removeprefix(f"{self.url}/") if location.startswith(f"{self.url}/") else None
+        path = path_of(location) if location.startswith("file://") else Path(location)
+        root = Path(self._root).resolve() if self.is_local else None
+        return str(path.resolve().relative_to(root)) if root and path.resolve().is_relative_to(root) else None
+
     def local_path(self, key: str) -> Path | None:
         """Where `key` can be read in place; None unless the store is a local folder."""
         return Path(self._path(key)) if self.is_local else None

@@ -1,6 +1,7 @@
-"""What a point owns is leased while its flow runs and gone when it ends, on every outcome; nobody's checkpoint ever is.
+"""What a point owns is leased while its flow runs and retired when it ends, on every outcome; nobody's checkpoint ever is.
 
-A flow that is killed can't retire. Its lease then expires, and `reclaim_orphans` deletes what it left.
+A flow that is killed can't retire. Its lease then expires, and `reclaim_orphans` deletes what it left. Who reads a snapshot
+that somebody else made, a kept one for one, holds it as long as that takes.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from pathlib import Path
 import anyio
 from prefect import task
 
-from infra.errors import PinpointError
-from infra.leases import acquire, delete_owned, kept_alive, owner_of
-from infra.model import EvalPoint, SnapshotSource
-from infra.snapshot import new_prefix
+from infra.errors import PinpointError, StoreError
+from infra.leases import Holder, Purpose, acquire, kept_alive, owner_of, release
+from infra.model import EvalPoint, EvalRequest, SnapshotSource
+from infra.retention import retire_snapshots
+from infra.snapshot import SNAPSHOTS, new_prefix
 from infra.staging import free_staged
 from infra.store import Store
 from tasks.retrying import UNCACHED
@@ -27,36 +29,72 @@ TIMEOUT_S = 120
 
 
 @asynccontextmanager
-async def owning(point: EvalPoint, source: SnapshotSource, store_url: str) -> AsyncIterator[str]:
+async def owning(request: EvalRequest) -> AsyncIterator[str]:
     """The prefix for this point's snapshot, leased before its first byte and retired at the end; "" for a foreign one."""
-    if not source.staged:
-        yield ""
+    if not request.source.staged:
+        async with reading(request, request.source.path):
+            yield ""
         return
-    prefix = new_prefix(point)
+    prefix = new_prefix(request.point)
     try:
-        store = Store(store_url)
-        holder = await asyncio.to_thread(acquire, store, prefix, owner=owner_of(point), purpose="export")
-        with kept_alive(store, prefix, holder):
+        async with _held(Store(request.store_url), prefix, request.point, "export"):
             yield prefix
     finally:
         with anyio.move_on_after(TIMEOUT_S, shield=True) as limit:
-            await _retire(point, source, store_url)
+            await _retire(request)
         if limit.cancelled_caught:
-            logger.error("%s was not retired within %d s: the next sweep will", point.name, TIMEOUT_S)
+            logger.error("%s was not retired within %d s: the next sweep will", request.point.name, TIMEOUT_S)
 
 
-async def _retire(point: EvalPoint, source: SnapshotSource, store_url: str) -> None:
+@asynccontextmanager
+async def reading(request: EvalRequest, location: str) -> AsyncIterator[None]:
+    """A snapshot of the point's store is not deleted while the body reads it; any other checkpoint is not ours to hold.
+
+    Raises SnapshotMissing if it is being deleted already.
+    """
+    store = Store(request.store_url)
+    prefix = store.key_of(location)
+    if prefix is None or not prefix.startswith(f"{SNAPSHOTS}/"):
+        yield
+        return
+    async with _held(store, prefix, request.point, "read"):
+        yield
+
+
+@asynccontextmanager
+async def _held(store: Store, prefix: str, point: EvalPoint, purpose: Purpose) -> AsyncIterator[None]:
+    holder = await asyncio.to_thread(acquire, store, prefix, owner=owner_of(point), purpose=purpose)
+    try:
+        with kept_alive(store, prefix, holder):
+            yield
+    finally:
+        if purpose == "read":  # an export is ended by retiring what it made
+            with anyio.move_on_after(TIMEOUT_S, shield=True):
+                await _release(store, prefix, holder)
+
+
+async def _release(store: Store, prefix: str, holder: Holder) -> None:
+    try:
+        await asyncio.to_thread(release, store, prefix, holder)
+    except StoreError as error:
+        logger.warning("the hold on %s ends in %.0f s: %s", prefix, holder.ttl_s, error)
+
+
+async def _retire(request: EvalRequest) -> None:
     """What can't be deleted now never changes what became of the point: its lease expires, and a sweep deletes it."""
     try:
-        await retire(point, source, store_url)
+        await retire(request.point, request.source, request.store_url, request.keep_snapshots)
     except (PinpointError, TimeoutError) as error:
-        logger.error("%s was not retired, the next sweep will: %s", point.name, error)
+        logger.error("%s was not retired, the next sweep will: %s", request.point.name, error)
 
 
 @task(name="retire", task_run_name="retire step {point.step}", timeout_seconds=TIMEOUT_S, **UNCACHED)
-async def retire(point: EvalPoint, source: SnapshotSource, store_url: str) -> int:
-    """Deletes every attempt to export this point, finished or not, and its staged folder; gives the bytes freed."""
+async def retire(point: EvalPoint, source: SnapshotSource, store_url: str, keep: int) -> int:
+    """Ends every attempt to export this point, finished or not, and its staged folder; gives the bytes freed.
+
+    Of the run's snapshots the newest `keep` whole ones stay.
+    """
     await asyncio.to_thread(free_staged, Path(source.path))
-    freed = await asyncio.to_thread(delete_owned, Store(store_url), point)
+    freed = await asyncio.to_thread(retire_snapshots, Store(store_url), point, keep)
     logger.info("retired %s: %d bytes freed", point.name, freed)
     return freed

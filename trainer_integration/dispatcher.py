@@ -42,6 +42,7 @@ class DispatchSettings(BaseModel):
     max_in_flight: int = Field(default=2, ge=1, description="points that may be under way at once")
     overflow_policy: Literal["backpressure", "skip"] = "backpressure"
     backpressure_timeout_s: float = Field(default=600.0, gt=0, description="how long a due step waits for room")
+    keep_snapshots: int = Field(default=0, ge=0, description="how many of the run's evaluated snapshots stay in the store")
     deployment: str = DEPLOYMENT
     deadline_s: float = Field(
         default=3600.0,
@@ -205,5 +206,6 @@ class EvalDispatcher:
             fleet=self.settings.fleet,
             store_url=self.settings.store,
             export_time_seconds=exported_s,
+            keep_snapshots=self.dispatch.keep_snapshots,
             deadline_s=self.dispatch.deadline_s,
         )

@@ -21,9 +21,9 @@ import httpx
 from pydantic import ValidationError
 
 from infra.errors import ConfigError, PinpointError, StoreUnreachable
-from infra.leases import delete_owned
 from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SkipReason
 from infra.records import commit, find, now, write_progress
+from infra.retention import retire_snapshots
 from infra.staging import free_staged
 from infra.store import Store
 from trainer_integration.backoff import Backoff
@@ -56,6 +56,7 @@ class InFlight:
     staged: Path | None
     store_url: str
     export_time_seconds: float
+    keep_snapshots: int
     deadline: float
     flow_run_id: str | None = None
     refused: str = ""
@@ -70,6 +71,7 @@ class InFlight:
             staged=Path(request.source.path) if request.source.staged else None,
             store_url=request.store_url,
             export_time_seconds=request.export_time_seconds,
+            keep_snapshots=request.keep_snapshots,
             deadline=time.monotonic() + last_resort_s(request.deadline_s),
         )
 
@@ -238,7 +240,7 @@ class Submitter:
         record = commit(store, skipped)
         if flight.staged is not None:
             free_staged(flight.staged)
-            delete_owned(store, flight.point)
+            retire_snapshots(store, flight.point, flight.keep_snapshots)
         self._record(key, record)
 
     def _record(self, key: str, record: EvalReport | SkippedPoint) -> None:

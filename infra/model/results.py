@@ -126,5 +126,6 @@ class EvalRequest(BaseModel):
     suite: Suite = Field(description="what to measure")
     fleet: FleetSpec = FleetSpec()
     store_url: str = Field(description="object store: file:///folder or s3://bucket/prefix")
+    keep_snapshots: int = Field(default=0, ge=0, description="how many retired snapshots of the run stay in the store")
     export_time_seconds: float = Field(default=0.0, ge=0, description="how long the training loop waited for staging")
     deadline_s: float = Field(default=3600.0, gt=0, description="the point is skipped as 'timeout' after so long")

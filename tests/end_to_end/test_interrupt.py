@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from infra.records import history
 from infra.store import Store
 from tests.end_to_end.command import PINPOINT, bare_environment
 from tests.services.ports import free_port
+from trainer_integration.outbox import staged_in_outbox
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
@@ -47,6 +49,7 @@ def wait_for(home: Path, moment: str) -> None:
         "starting": "logs/prefect-server.log",
         "staged": "staging/staged/stopped/*/*",
         "running": "store/runs/*/points/*/*/*",
+        "exported": "store/snapshots/*/*/manifest.json",
     }
     while not list(home.glob(pattern[moment])):
         assert time.monotonic() < deadline, f"the demo did not get as far as {moment}"
@@ -105,12 +108,13 @@ def test_a_demo_that_ends_by_itself_leaves_only_its_history(tmp_path: Path) -> N
     assert {key.split("/")[0] for key in store.list("")} == {"runs"}
 
 
-def test_nothing_runs_on_when_the_demo_is_killed(tmp_path: Path) -> None:
-    """SIGKILL can't be handled, but no process outlives it; what is in the store is for `reclaim` to find."""
+def test_nothing_runs_on_when_the_demo_is_killed_and_one_reclaim_frees_what_it_left(tmp_path: Path) -> None:
+    """SIGKILL can't be handled, but no process outlives it; what is in the store and in staging is found by the leases."""
     home = tmp_path / "home"
     demo = start_demo(home)
     try:
         wait_for(home, "running")
+        wait_for(home, "exported")
     finally:
         demo.kill()
         demo.communicate(timeout=30)
@@ -118,3 +122,15 @@ def test_nothing_runs_on_when_the_demo_is_killed(tmp_path: Path) -> None:
     while processes_of(home):
         assert time.monotonic() < deadline, [process.cmdline() for process in processes_of(home)]
         time.sleep(0.5)
+    store = Store((home / "store").as_uri())
+    recorded = history(store, "stopped")
+    assert store.list("snapshots") != {}
+    for file in (*(home / "store" / "leases").rglob("*"), *(home / "staging").rglob("*"), *(home / "outbox").glob("*")):
+        os.utime(file, (time.time() - 86_400,) * 2)  # a day later, by the clock of a local store
+    environment = bare_environment(PINPOINT_HOME=str(home), PINPOINT_STAGING_DIR=str(home / "staging"))
+    done = subprocess.run([PINPOINT, "reclaim"], env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (store.list("snapshots"), store.list("leases")) == ({}, {})
+    staged = {path.parent for path in (home / "staging").rglob("*.safetensors")}
+    assert staged <= set(staged_in_outbox(home))
+    assert history(store, "stopped") == recorded

@@ -3,106 +3,20 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
-import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import psutil
-import pytest
 
 from infra import leases
-from infra.model import DatasetSpec, EvalPoint, EvalReport, EvalRequest, Sampling, SkippedPoint, SnapshotSource, Suite
-from infra.records import find, now
+from infra.model import EvalPoint, EvalReport, Sampling, SkippedPoint
+from infra.records import now
 from infra.snapshot import new_prefix
-from infra.store import Store
-from tests.services.stack import FLEET, RunningStack
+from tests.end_to_end.points import Points, has_ended, patiently, state_of, wait_until
+from tests.services.stack import RunningStack
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
-from trainer_integration.prefect_api import PrefectApi
 from trainer_integration.submit import Submitter
-from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("model")
-    build_model(3, hidden=32, layers=2).save_pretrained(folder)
-    build_tokenizer().save_pretrained(folder)
-    return folder
-
-
-class Points:
-    """Submits points as a trainer does, from staged copies of one model."""
-
-    def __init__(self, services: RunningStack, model: Path, name: str) -> None:
-        self.services, self.model = services, model
-        self.store = Store(services.file_url(f"store-{name}"))
-        self.staging = services.home / "staging" / "staged" / name
-        self.run = name
-        rows = services.home / f"{name}.jsonl"
-        rows.write_text("".join(f'{{"prompt": "{i:02d}+01=", "answer": "{i + 1}"}}\n' for i in range(40)))
-        self.dataset = DatasetSpec(name="rows", source=str(rows), sampling=Sampling(max_new_tokens=8))
-
-    def request(self, step: int, *, dataset: DatasetSpec | None = None, **changes: Any) -> EvalRequest:
-        folder = self.staging / str(step)
-        shutil.copytree(self.model, folder)
-        return EvalRequest(
-            point=EvalPoint(run=self.run, step=step),
-            source=SnapshotSource(path=str(folder), staged=True),
-            suite=Suite(name="suite", datasets=(dataset or self.dataset,)),
-            fleet=FLEET,
-            store_url=self.store.url,
-            **changes,
-        )
-
-    def submit(self, request: EvalRequest) -> str:
-        api = PrefectApi(self.services.stack.prefect_api_url)
-        return patiently(lambda: api.create_flow_run(Delivery.of(request, DEPLOYMENT)))
-
-    def record(self, step: int, timeout_s: float = 240) -> EvalReport | SkippedPoint:
-        point = EvalPoint(run=self.run, step=step)
-        wait_until(lambda: find(self.store, point, "suite") is not None, timeout_s)
-        record = find(self.store, point, "suite")
-        assert record is not None
-        return record
-
-    def nothing_left(self) -> bool:
-        staged = [path for path in self.staging.rglob("*") if path.is_file()]
-        return not staged and self.store.list("snapshots") == {}
-
-
-@pytest.fixture
-def points(services: RunningStack, model: Path, request: pytest.FixtureRequest) -> Points:
-    return Points(services, model, request.node.name.removeprefix("test_").replace("_", "-")[:40].rstrip("-"))
-
-
-def patiently(call: Callable[[], str]) -> str:
-    """As the submission thread does, which tries again on the 503 that Prefect gives while SQLite is locked."""
-    for _ in range(60):
-        try:
-            return call()
-        except httpx.HTTPStatusError:
-            time.sleep(0.5)
-    raise AssertionError("Prefect did not take the flow run")
-
-
-def wait_until(holds: Callable[[], bool], timeout_s: float = 300) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, f"did not come true within {timeout_s} s"
-        time.sleep(0.1)
-
-
-def state_of(services: RunningStack, run: str) -> dict[str, Any]:
-    [flow_run] = services.flow_runs(run)
-    return dict(flow_run)
-
-
-def has_ended(services: RunningStack, run: str) -> bool:
-    return state_of(services, run)["state"]["type"] in ("COMPLETED", "FAILED", "CRASHED", "CANCELLED")
 
 
 def test_an_invalid_checkpoint_is_a_skipped_run_with_its_reason(services: RunningStack, points: Points) -> None:

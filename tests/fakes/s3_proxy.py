@@ -114,9 +114,9 @@ class S3Proxy:
     def _struck(self, faults: Faults, client: socket.socket, head: bytes, body: bytes, length: int) -> bool:
         """Whether a fault has dealt with the request."""
         with self.lock:
-            burst = faults.answers.pop(0) if faults.answers else None
             dropped = faults.broken or faults.breaks > 0
             faults.breaks -= faults.breaks > 0
+            burst = faults.answers.pop(0) if faults.answers and not dropped else None
             answer = (507, "XMinioStorageFull") if faults.full else burst
             self.struck += bool(answer or dropped or faults.silent)
         if (answer or dropped) and b"100-continue" in head.lower():

@@ -12,6 +12,7 @@ from infra import leases
 from infra.errors import AlreadyExists, StoreError
 from infra.export import complete, send
 from infra.model import EvalPoint
+from infra.retention import retire_snapshots
 from infra.snapshot import MANIFEST, assemble, describe, new_prefix, read_manifest, validate
 from infra.store import Store
 from infra.transfer import Transfer
@@ -105,6 +106,6 @@ async def test_a_cancelled_export_writes_nothing_after_it_has_returned(tmp_path:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.1):
             await exported(store, folder, prefix)
-    leases.delete_owned(store, POINT)
+    retire_snapshots(store, POINT, 0)
     await asyncio.sleep(1.0)
     assert store.list("") == {}

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from infra import leases
 from infra.errors import SnapshotMissing
 from infra.model import EvalPoint
+from infra.retention import retire_snapshots
 from infra.snapshot import MANIFEST, SNAPSHOTS, new_prefix
 from infra.store import Store
 from tests.services.s3 import S3Server
@@ -123,15 +124,15 @@ def test_a_point_deletes_all_it_owns_and_nothing_else(store: Store) -> None:
     second = new_prefix(POINT)
     leases.acquire(store, second, owner=leases.owner_of(POINT), purpose="export")
     put(store, second, manifest=False)
-    assert leases.delete_owned(store, POINT) == len(b"weights") * 2 + len(b"{}")
+    assert retire_snapshots(store, POINT, 0) == len(b"weights") * 2 + len(b"{}")
     assert leases.known(store) == sorted(kept)
-    assert leases.delete_owned(store, POINT) == 0
+    assert retire_snapshots(store, POINT, 0) == 0
 
 
 def test_what_has_no_lease_record_is_not_ours_and_is_left_alone(store: Store) -> None:
     put(store)
     assert leases.known(store) == []
-    assert leases.delete_owned(store, POINT) == 0
+    assert retire_snapshots(store, POINT, 0) == 0
     assert store.exists(f"{PREFIX}/{MANIFEST}")
 
 

@@ -1,4 +1,4 @@
-"""One real Prefect server, Ray and runner for all end-to-end tests, with a real S3 server beside them."""
+"""One real Prefect server, Ray and runner for all end-to-end tests, and a real S3 server behind a wire that can break."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ import httpx
 from flows.stack import Stack, stack_of
 from infra.config import Settings, load_settings
 from infra.model import FleetSpec
+from tests.fakes.s3_proxy import S3Proxy
 from tests.services.ports import free_port
 from tests.services.s3 import S3Server, s3_server
 
@@ -27,6 +28,7 @@ class RunningStack:
     stack: Stack
     home: Path
     s3: S3Server
+    s3_wire: S3Proxy
 
     def settings(self, store_url: str) -> Settings:
         return load_settings(home=self.home, store_url=store_url, fleet=FLEET)
@@ -58,10 +60,11 @@ def running_stack() -> Iterator[RunningStack]:
     os.environ["PINPOINT_STAGING_DIR"] = str(home / "staging")
     os.environ["PINPOINT_HOME"] = str(home)
     try:
-        with s3_server(home / "s3") as s3:
+        with s3_server(home / "s3") as real, S3Proxy(real.endpoint) as wire:
+            s3 = replace(real, endpoint=wire.endpoint)
             os.environ.update(s3.environment)
             with stack_of(load_settings(), port=free_port()) as stack:
-                yield RunningStack(stack, home, s3)
+                yield RunningStack(stack, home, s3, wire)
     finally:
         os.environ.clear()
         os.environ.update(before)

@@ -67,4 +67,5 @@ def test_prefect_is_told_by_the_exception_of_the_state() -> None:
 def test_no_task_is_cached_persisted_or_without_a_deadline(task: object) -> None:
     assert task.cache_policy == NO_CACHE  # type: ignore[attr-defined]
     assert task.persist_result is False  # type: ignore[attr-defined]
-    assert task.timeout_seconds  # type: ignore[attr-defined]
+    if task is not export:  # that one goes on as long as bytes move: infra/transfer.py
+        assert task.timeout_seconds  # type: ignore[attr-defined]
