@@ -10,11 +10,13 @@ from infra.validation.examination import Verdict, examine
 from infra.validation.resolve import open_checkpoint
 
 
-def check_checkpoint(checkpoint: str, console: Console, *, needs_chat_template: bool, trust_remote_code: bool) -> bool:
+def check_checkpoint(
+    checkpoint: str, console: Console, *, needs_chat_template: bool, trust_remote_code: bool, base: str | None = None
+) -> bool:
     """Prints the verdict; true if nothing is wrong. Raises PinpointError for what is no checkpoint at all."""
     reader = open_checkpoint(checkpoint)
     with console.status(f"Checking {reader.location} ..."):
-        verdict = examine(reader, needs_chat_template=needs_chat_template, trust_remote_code=trust_remote_code)
+        verdict = examine(reader, needs_chat_template=needs_chat_template, trust_remote_code=trust_remote_code, base=base)
     for line in _lines(verdict):
         console.print(line, soft_wrap=True, highlight=False)
     return not verdict.faults

@@ -164,20 +164,24 @@ def check(
     trust_remote_code: Annotated[
         bool, typer.Option("--trust-remote-code", help="let it bring code of its own; none is run here")
     ] = False,
+    base: Annotated[str | None, typer.Option(help="of a LoRA adapter: its base; default: what its config names")] = None,
     settings_file: SettingsOption = None,
 ) -> None:
     """Say whether a checkpoint is complete and sane, what is wrong with it, and how to mend that."""
     from flows.check import check_checkpoint
 
     load_settings(settings_file).export_s3()
-    if not check_checkpoint(checkpoint, out, needs_chat_template=chat_template, trust_remote_code=trust_remote_code):
+    asked = {"needs_chat_template": chat_template, "trust_remote_code": trust_remote_code}
+    if not check_checkpoint(checkpoint, out, base=base, **asked):
         raise typer.Exit(FAILED)
 
 
 @app.command()
 def reclaim(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be deleted")] = False,
-    kept: Annotated[str | None, typer.Option("--kept", metavar="RUN", help="what keep_snapshots kept of RUN, nothing else")] = None,
+    kept: Annotated[
+        str | None, typer.Option("--kept", metavar="RUN", help="delete what was kept of RUN instead")
+    ] = None,
     store: StoreOption = None,
     settings_file: SettingsOption = None,
 ) -> None:

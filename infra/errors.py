@@ -38,7 +38,9 @@ PinpointError
 │       ├── TokenizerInvalid    missing, or can't be loaded
 │       │   └── TokenizerTooLarge   it gives ids that the model has no row for
 │       ├── EosDisagrees        tokenizer, config and generation config end a text differently
-│       └── ChatTemplateMissing
+│       ├── ChatTemplateMissing
+│       └── AdapterInvalid      a LoRA adapter that can't be read, or is of another method
+│           └── AdapterUnmatched    it adapts nothing that its base has
 ├── ExportFailed           the snapshot did not reach the store
 │   └── StagingFailed      the live model could not be copied; every rank raises it
 ├── EngineError
@@ -245,6 +247,14 @@ class EosDisagrees(SnapshotInvalid):
 
 
 class ChatTemplateMissing(SnapshotInvalid):
+    pass
+
+
+class AdapterInvalid(SnapshotInvalid):
+    pass
+
+
+class AdapterUnmatched(AdapterInvalid):
     pass
 
 

@@ -12,11 +12,13 @@ from pathlib import Path
 
 from prefect import task
 
-from infra.errors import ExportFailed, StoreDenied, StoreError
+from infra.errors import AdapterInvalid, ExportFailed, StoreDenied, StoreError
 from infra.export import complete, send
-from infra.model import EvalRequest, SnapshotRef
-from infra.snapshot import assemble, describe
+from infra.foreign import describe_once
+from infra.model import BaseModelRef, EvalRequest, SnapshotRef
+from infra.snapshot import assemble
 from infra.store import Store
+from infra.validation.adapters import adapter_files, base_of, examine_adapter, is_adapter
 from infra.validation.examination import validate_checkpoint
 from infra.validation.readers import LocalFolder
 from tasks.retrying import RETRIED
@@ -31,28 +33,45 @@ async def export(request: EvalRequest, prefix: str) -> SnapshotRef:
     Raises SnapshotError for a folder that is no complete checkpoint, ExportFailed if the store does not take it.
     """
     folder = await asyncio.to_thread(Path(request.source.path).absolute)
-    files = await asyncio.to_thread(_validate, folder, request)
+    files, base = await asyncio.to_thread(_examined, folder, request)
     if not request.source.staged:
-        manifest = await asyncio.to_thread(describe, folder, files, request.point)
+        described = await asyncio.to_thread(describe_once, Store(request.store_url), folder, files, request.point)
+        manifest = assemble(described.files, described.tensors, request.point, base)
         return SnapshotRef(point=request.point, location=folder.as_uri(), manifest=manifest, owned=False)
     try:
-        return await _send(request, folder, files, prefix)
+        return await _send(request, folder, files, base, prefix)
     except StoreDenied:
         raise
     except StoreError as error:
         raise ExportFailed(f"snapshot of {request.point.name} did not reach {request.store_url}/{prefix}: {error}") from error
 
 
-def _validate(folder: Path, request: EvalRequest) -> list[str]:
-    """Against what its config promises, before a byte is sent or any engine is touched: see docs/checkpoints.md."""
+def _examined(folder: Path, request: EvalRequest) -> tuple[list[str], BaseModelRef | None]:
+    """The files to export, after the full validation: before a byte is sent or any engine is touched.
+
+    An adapter is exported alone, and names its base by digest. See docs/checkpoints.md.
+    """
+    reader = LocalFolder(folder)
+    if not is_adapter(reader):
+        return _valid(reader, request), None
+    base = base_of(reader, request.source.base)
+    if not isinstance(base, LocalFolder):
+        raise AdapterInvalid(f"base {base.location} of adapter {folder} is no local folder: fetch it", subject=base.location)
+    base_files = _valid(base, request)
+    files = adapter_files(examine_adapter(reader, base))
+    manifest = describe_once(Store(request.store_url), base.folder, base_files, request.point)
+    return files, BaseModelRef(location=base.folder.absolute().as_uri(), snapshot_digest=manifest.snapshot_digest)
+
+
+def _valid(reader: LocalFolder, request: EvalRequest) -> list[str]:
     needs_chat_template = any(dataset.apply_chat_template for dataset in request.suite.datasets)
-    return validate_checkpoint(LocalFolder(folder), needs_chat_template=needs_chat_template)
+    return validate_checkpoint(reader, needs_chat_template=needs_chat_template)
 
 
-async def _send(request: EvalRequest, folder: Path, files: list[str], prefix: str) -> SnapshotRef:
+async def _send(request: EvalRequest, folder: Path, files: list[str], base: BaseModelRef | None, prefix: str) -> SnapshotRef:
     store, point = Store(request.store_url), request.point
     sent = await send(store, folder, files, prefix)
-    manifest = assemble(sent.files, sent.tensors, point)
+    manifest = assemble(sent.files, sent.tensors, point, base)
     await complete(store, prefix, manifest)
     logger.info("exported %s: %d of %d bytes sent to %s", point.name, sent.n_bytes, manifest.n_bytes, store.url_of(prefix))
     return SnapshotRef(point=point, location=store.url_of(prefix), manifest=manifest, owned=True)

@@ -68,6 +68,9 @@ class SnapshotSource(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     path: str = Field(description="local folder in Hugging Face layout")
     staged: bool = Field(default=False, description="true if the folder was made for this point and is ours to delete")
+    base: str | None = Field(
+        default=None, description="of a LoRA adapter: its base, a local folder or cached hub id; default: what its config names"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

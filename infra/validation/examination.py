@@ -15,6 +15,7 @@ from typing import Any
 
 from infra.architecture import Promise, promise_of
 from infra.errors import ConfigInvalid, RemoteCodeRefused, SnapshotInvalid
+from infra.validation.adapters import adapter_files, base_of, examine_adapter, is_adapter
 from infra.validation.layout import CONFIG, TOKENIZER_FILES, Contents, Report, raise_it, read_contents
 from infra.validation.readers import CheckpointReader
 from infra.validation.tensors import check_names, check_tensors
@@ -59,15 +60,36 @@ def faults(
     return list(verdict.faults)
 
 
-def examine(reader: CheckpointReader, *, needs_chat_template: bool = False, trust_remote_code: bool = False) -> Verdict:
-    """Raises SnapshotMissing if there is nothing."""
+def examine(
+    reader: CheckpointReader, *, needs_chat_template: bool = False, trust_remote_code: bool = False, base: str | None = None
+) -> Verdict:
+    """Of a checkpoint, or of a LoRA adapter, whose base is `base` or what its config names.
+
+    Raises SnapshotMissing if there is nothing.
+    """
     found: list[SnapshotInvalid] = []
+    if is_adapter(reader):
+        return _examine_adapter(reader, base, found)
     contents, notes = _examine(reader, needs_chat_template, trust_remote_code, found.append)
+    return _verdict(contents, contents.files, found, notes)
+
+
+def _examine_adapter(reader: CheckpointReader, base: str | None, found: list[SnapshotInvalid]) -> Verdict:
+    contents = Contents(reader=reader, entries=reader.entries())
+    try:
+        base_reader = base_of(reader, base)
+        contents = examine_adapter(reader, base_reader, found.append)
+    except SnapshotInvalid as fault:
+        return _verdict(contents, [], [*found, fault], ["the adapter was not compared with its base"])
+    return _verdict(contents, adapter_files(contents), found, [f"the base, {base_reader.location}: check it by itself"])
+
+
+def _verdict(contents: Contents, files: list[str], found: list[SnapshotInvalid], notes: list[str]) -> Verdict:
     return Verdict(
         location=contents.location,
-        files=tuple(contents.files),
+        files=tuple(files),
         n_tensors=len(contents.spans),
-        n_bytes=sum(contents.entries[name].size for name in contents.files),
+        n_bytes=sum(contents.entries[name].size for name in files),
         faults=tuple(found),
         notes=tuple(notes),
     )
