@@ -179,9 +179,7 @@ def check(
 @app.command()
 def reclaim(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be deleted")] = False,
-    kept: Annotated[
-        str | None, typer.Option("--kept", metavar="RUN", help="delete what was kept of RUN instead")
-    ] = None,
+    kept: Annotated[str | None, typer.Option("--kept", metavar="RUN", help="delete what was kept of RUN instead")] = None,
     store: StoreOption = None,
     settings_file: SettingsOption = None,
 ) -> None:

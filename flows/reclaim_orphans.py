@@ -8,8 +8,10 @@ import logging
 from prefect import flow
 from prefect.artifacts import acreate_table_artifact
 
-from infra.config import load_settings
-from infra.reclaim import rows, sweep
+from infra.config import Settings, load_settings
+from infra.errors import PinpointError, ServiceUnreachable
+from infra.fleet.nodes import on_other_hosts
+from infra.reclaim import Found, rows, sweep, sweep_staging
 from infra.store import Store
 from trainer_integration.outbox import staged_in_outbox
 
@@ -19,12 +21,33 @@ TIMEOUT_S = 3600
 
 @flow(name="reclaim_orphans", flow_run_name="reclaim orphans", persist_result=False, timeout_seconds=TIMEOUT_S)
 async def reclaim_orphans(store_url: str | None = None, dry_run: bool = False) -> int:
-    """Sweep a store (by default the one of this machine's settings) and this machine's staging; gives the bytes freed."""
+    """Sweep a store (by default the one of this machine's settings) and every node's staging; gives the bytes freed."""
     settings = load_settings(store_url=store_url)
     found = await asyncio.to_thread(
         sweep, Store(settings.store), settings.staging_dir, wanted=staged_in_outbox(settings.home), dry_run=dry_run
     )
+    found += await _on_other_nodes(settings, dry_run)
     freed = sum(item.size for item in found if item.deleted)
     logger.info("reclaimed %d bytes; %d of %d places deleted", freed, sum(item.deleted for item in found), len(found))
     await acreate_table_artifact(rows(found), key="reclaimed", description=f"{freed:,} bytes freed in {settings.store}")
     return freed
+
+
+async def _on_other_nodes(settings: Settings, dry_run: bool) -> list[Found]:
+    """Staging of the cluster's other nodes, each by that node's own settings; none without a cluster."""
+    if not settings.ray_address:
+        return []
+    try:
+        swept = await on_other_hosts(sweep_staging_here, dry_run)
+    except ServiceUnreachable as error:
+        logger.warning("staging of other nodes was not swept: %s", error)
+        return []
+    for host, outcome in swept.items():
+        if isinstance(outcome, PinpointError):
+            logger.warning("staging of %s was not swept: %s", host, outcome)
+    return [item for outcome in swept.values() if not isinstance(outcome, PinpointError) for item in outcome]
+
+
+def sweep_staging_here(dry_run: bool) -> list[Found]:
+    settings = load_settings()
+    return sweep_staging(settings.staging_dir, staged_in_outbox(settings.home), dry_run=dry_run)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -16,13 +17,16 @@ from functools import partial
 from pathlib import Path
 
 from infra.concurrency import gather_all, in_thread
+from infra.config import load_settings
 from infra.digests import FileDigest, digest_file
-from infra.errors import AlreadyExists
+from infra.errors import AlreadyExists, SnapshotMissing
 from infra.leases import sent_key
-from infra.model import FileEntry, Manifest, TensorEntry
+from infra.model import FileEntry, Manifest, StagedPart, TensorEntry
 from infra.snapshot import read_manifest, write_manifest
 from infra.store import Store
 from infra.transfer import Transfer
+from infra.validation.layout import INDEX, METADATA
+from infra.validation.readers import LocalFolder
 
 logger = logging.getLogger(__name__)
 FILES_AT_ONCE = 4
@@ -57,6 +61,17 @@ async def send(store: Store, folder: Path, files: Iterable[str], prefix: str) ->
             return await in_thread(partial(_send_file, store, folder / name, prefix, size, stopping), stopping)
 
     return Sent.of(await gather_all(send_one(name) for name in files))
+
+
+def send_part(store_url: str, part: StagedPart, prefix: str, *, with_metadata: bool) -> Sent:
+    """Sends what this host has of a staged model; for a process on that host. Raises as `send`, and SnapshotMissing."""
+    load_settings().export_s3()
+    folder = Path(part.path)
+    here = {name for name, entry in LocalFolder(folder).entries().items() if not entry.stray}
+    for lost in sorted(set(part.shards) - here):
+        raise SnapshotMissing(f"{folder / lost} is not on {socket.gethostname()}: staging did not finish, or it was freed")
+    names = [*(sorted(here & {*METADATA, INDEX}) if with_metadata else []), *part.shards]
+    return asyncio.run(send(Store(store_url), folder, names, prefix))
 
 
 async def complete(store: Store, prefix: str, manifest: Manifest) -> None:

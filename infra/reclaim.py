@@ -7,6 +7,7 @@ left alone.
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,11 +38,17 @@ def sweep(store: Store, staging_dir: Path, *, wanted: Iterable[Path] = (), dry_r
 
     `wanted` are staged models that an outbox still names. Raises StoreError; what was not swept is so by the next sweep.
     """
-    found = [_snapshot(store, prefix, dry_run) for prefix in known(store)]
+    return [_snapshot(store, prefix, dry_run) for prefix in known(store)] + sweep_staging(staging_dir, wanted, dry_run=dry_run)
+
+
+def sweep_staging(staging_dir: Path, wanted: Iterable[Path], *, dry_run: bool) -> list[Found]:
+    """This machine's staged models alone."""
+    found = []
     for folder, size in stale_staged(staging_dir, wanted).items():
         if not dry_run:
             free_staged(folder)
-        found.append(Found(place=str(folder), size=size, uploads=0, holders=(), deleted=not dry_run))
+        place = f"{socket.gethostname()}:{folder}"
+        found.append(Found(place=place, size=size, uploads=0, holders=(), deleted=not dry_run))
     return found
 
 

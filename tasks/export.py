@@ -8,19 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Coroutine
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from prefect import task
 
-from infra.errors import AdapterInvalid, ExportFailed, StoreDenied, StoreError
-from infra.export import complete, send
+from infra.concurrency import gather_all
+from infra.errors import AdapterInvalid, ExportFailed, ServiceUnreachable, StoreDenied, StoreError
+from infra.export import Sent, complete, send, send_part
+from infra.fleet.nodes import is_here, on_host
 from infra.foreign import describe_once
 from infra.model import BaseModelRef, EvalRequest, SnapshotRef
 from infra.snapshot import assemble
 from infra.store import Store
 from infra.validation.adapters import adapter_files, base_of, examine_adapter, is_adapter
 from infra.validation.examination import validate_checkpoint
-from infra.validation.readers import LocalFolder
+from infra.validation.readers import CheckpointReader, LocalFolder, StorePrefix
 from tasks.retrying import RETRIED
 
 logger = logging.getLogger(__name__)
@@ -32,16 +37,24 @@ async def export(request: EvalRequest, prefix: str) -> SnapshotRef:
 
     Raises SnapshotError for a folder that is no complete checkpoint, ExportFailed if the store does not take it.
     """
+    if any(not is_here(part.host) for part in request.source.parts) or len(request.source.parts) > 1:
+        return await _exporting(request, prefix, _send_parts(request, prefix))
     folder = await asyncio.to_thread(Path(request.source.path).absolute)
     files, base = await asyncio.to_thread(_examined, folder, request)
     if not request.source.staged:
         described = await asyncio.to_thread(describe_once, Store(request.store_url), folder, files, request.point)
         manifest = assemble(described.files, described.tensors, request.point, base)
         return SnapshotRef(point=request.point, location=folder.as_uri(), manifest=manifest, owned=False)
+    return await _exporting(request, prefix, _send(request, folder, files, base, prefix))
+
+
+async def _exporting(request: EvalRequest, prefix: str, sending: Coroutine[Any, Any, SnapshotRef]) -> SnapshotRef:
     try:
-        return await _send(request, folder, files, base, prefix)
+        return await sending
     except StoreDenied:
         raise
+    except ServiceUnreachable as error:
+        raise ExportFailed(f"{request.point.name} is staged on another host, which can't be reached: {error}") from error
     except StoreError as error:
         raise ExportFailed(f"snapshot of {request.point.name} did not reach {request.store_url}/{prefix}: {error}") from error
 
@@ -63,7 +76,7 @@ def _examined(folder: Path, request: EvalRequest) -> tuple[list[str], BaseModelR
     return files, BaseModelRef(location=base.folder.absolute().as_uri(), snapshot_digest=manifest.snapshot_digest)
 
 
-def _valid(reader: LocalFolder, request: EvalRequest) -> list[str]:
+def _valid(reader: CheckpointReader, request: EvalRequest) -> list[str]:
     needs_chat_template = any(dataset.apply_chat_template for dataset in request.suite.datasets)
     return validate_checkpoint(reader, needs_chat_template=needs_chat_template)
 
@@ -74,4 +87,18 @@ async def _send(request: EvalRequest, folder: Path, files: list[str], base: Base
     manifest = assemble(sent.files, sent.tensors, point, base)
     await complete(store, prefix, manifest)
     logger.info("exported %s: %d of %d bytes sent to %s", point.name, sent.n_bytes, manifest.n_bytes, store.url_of(prefix))
+    return SnapshotRef(point=point, location=store.url_of(prefix), manifest=manifest, owned=True)
+
+
+async def _send_parts(request: EvalRequest, prefix: str) -> SnapshotRef:
+    """Each host sends its own part; the whole is validated where it then is, before the manifest makes it a snapshot."""
+    store, point = Store(request.store_url), request.point
+    parts = request.source.parts
+    calls = ((part.host, partial(send_part, store.url, part, prefix, with_metadata=part is parts[0])) for part in parts)
+    sent = Sent.of(await gather_all(on_host(host, call) for host, call in calls))
+    await asyncio.to_thread(_valid, StorePrefix(store, prefix), request)
+    manifest = assemble(sent.files, sent.tensors, point)
+    await complete(store, prefix, manifest)
+    hosts = ", ".join(part.host for part in parts)
+    logger.info("exported %s: %d bytes sent from %s to %s", point.name, sent.n_bytes, hosts, store.url_of(prefix))
     return SnapshotRef(point=point, location=store.url_of(prefix), manifest=manifest, owned=True)

@@ -15,9 +15,11 @@ from pathlib import Path
 import anyio
 from prefect import task
 
-from infra.errors import PinpointError, StoreError
+from infra.concurrency import gather_all
+from infra.errors import PinpointError, ServiceUnreachable, StoreError
+from infra.fleet.nodes import on_host
 from infra.leases import Holder, Purpose, acquire, kept_alive, owner_of, release
-from infra.model import EvalPoint, EvalRequest, SnapshotSource
+from infra.model import EvalPoint, EvalRequest, SnapshotSource, StagedPart
 from infra.retention import retire_snapshots
 from infra.snapshot import SNAPSHOTS, new_prefix
 from infra.staging import free_staged
@@ -94,7 +96,14 @@ async def retire(point: EvalPoint, source: SnapshotSource, store_url: str, keep:
 
     Of the run's snapshots the newest `keep` whole ones stay.
     """
-    await asyncio.to_thread(free_staged, Path(source.path))
     freed = await asyncio.to_thread(retire_snapshots, Store(store_url), point, keep)
+    await gather_all(_free(part) for part in source.places)
     logger.info("retired %s: %d bytes freed", point.name, freed)
     return freed
+
+
+async def _free(part: StagedPart) -> None:
+    try:
+        await on_host(part.host, free_staged, Path(part.path))
+    except ServiceUnreachable as error:
+        logger.error("%s is not freed yet, the next sweep of its host will: %s", part.path, error)

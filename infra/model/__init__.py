@@ -16,7 +16,7 @@ from infra.model.results import (
     SampleOutcome,
     SkippedPoint,
 )
-from infra.model.snapshots import BaseModelRef, FileEntry, Manifest, SnapshotRef, SnapshotSource, TensorEntry
+from infra.model.snapshots import BaseModelRef, FileEntry, Manifest, SnapshotRef, SnapshotSource, StagedPart, TensorEntry
 from infra.model.suites import DatasetSpec, Problem, ReasoningGymSource, Sampling, Suite
 
 __all__ = [
@@ -46,6 +46,7 @@ __all__ = [
     "SkippedPoint",
     "SnapshotRef",
     "SnapshotSource",
+    "StagedPart",
     "Suite",
     "TensorEntry",
     "WeightVersion",

@@ -58,19 +58,35 @@ class Manifest:
         return sum(entry.size for entry in self.files.values())
 
 
+class StagedPart(BaseModel):
+    """What one host has of a staged model; `shards` are the names of its weight files, empty for all that is in the folder."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    host: str = Field(default="", description="host name, address or Ray node name; empty: where the flow runs")
+    path: str = Field(description="folder on that host")
+    shards: tuple[str, ...] = Field(default=(), description="weight files in it; empty: all files of the folder")
+
+
 class SnapshotSource(BaseModel):
     """Where a point's weights are before export: a folder in HF layout, as a local path.
 
-    `staged` folders were made for this point alone and are Pinpoint's to export and delete; others are somebody's
+    With `parts` the model lies on several hosts, or on another one than the flow's; the first part has the index and all
+    metadata, and `path` is its folder. `staged` folders were made for this point alone and are Pinpoint's to export and delete; others are somebody's
     checkpoint, read in place and never deleted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     path: str = Field(description="local folder in Hugging Face layout")
     staged: bool = Field(default=False, description="true if the folder was made for this point and is ours to delete")
+    parts: tuple[StagedPart, ...] = Field(default=(), description="of a staged model: what lies on which host")
     base: str | None = Field(
         default=None, description="of a LoRA adapter: its base, a local folder or cached hub id; default: what its config names"
     )
+
+    @property
+    def places(self) -> tuple[StagedPart, ...]:
+        """Where all of it lies."""
+        return self.parts or (StagedPart(path=self.path),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
