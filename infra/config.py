@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
 
+from infra.engines.arguments import resolve
 from infra.errors import ConfigError, UnknownKey
 from infra.model import DatasetSpec, FleetSpec, Suite
 from infra.store import S3Access
@@ -73,13 +74,15 @@ def load_settings(path: str | Path | None = None, **arguments: Any) -> Settings:
 
     Raises:
         UnknownKey: a key of the file, or a `PINPOINT_*` variable, that is no setting.
-        ConfigError: a file that is missing or malformed, or a value out of range.
+        ConfigError: a file that is missing or malformed, a value out of range, engine arguments that are not the user's to set.
     """
     path = path or os.environ.get(SETTINGS_FILE_VARIABLE)
     from_file = read_mapping(Path(path)) if path else {}
     _refuse_unknown(from_file, Settings, where=str(path))
     values = {**from_file, **_environment(os.environ), **{k: v for k, v in arguments.items() if v is not None}}
-    return parse(Settings, values, where=str(path or "settings"))
+    settings = parse(Settings, values, where=str(path or "settings"))
+    resolve(settings.fleet)
+    return settings
 
 
 def _environment(environ: Mapping[str, str]) -> dict[str, Any]:

@@ -1,42 +1,50 @@
-"""No engine is believed: each loads the snapshot, says its version back, and proves what it holds.
-
-Where the engine names the algorithm of its checksums and it is the manifest's, every tensor is compared with the manifest.
-An engine that checksums in its own way is compared with its peers: all must hold the same.
-"""
+"""No engine is believed: each loads the snapshot, says its version back, and proves what it holds."""
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 
 from infra.concurrency import gather_all
 from infra.engines.client import EngineClient
 from infra.errors import PinViolation
-from infra.model import EngineProof, EngineRef, FleetLease, PinnedFleet, ProofLevel, SnapshotRef
+from infra.model import EngineProof, EngineRef, FleetLease, PinnedFleet, SnapshotRef
+from infra.proving import Elsewhere, Holding, Verdict, cover, prove, remember
+from infra.store import Store
 
 logger = logging.getLogger(__name__)
 LOAD_BASE_S = 60.0
 LOAD_BYTES_PER_S = 50e6  # a slow disk; the deadline only has to tell slow from stuck
-MANIFEST_ALGORITHM = "xxh3_128"
 
 
-async def pin(lease: FleetLease, snapshot: SnapshotRef) -> PinnedFleet:
+async def pin(
+    lease: FleetLease, snapshot: SnapshotRef, store: Store | None = None, elsewhere: Elsewhere | None = None
+) -> PinnedFleet:
     """Loads the snapshot on all engines at once and verifies each.
+
+    `store` keeps what engines held at first loads; `elsewhere` reads the snapshot on a node whose files are not here.
 
     Raises:
         PinViolation: an engine reports another version or other content than the snapshot's; says which, and what.
         EngineError: an engine that refuses, drops the connection or does not answer in time.
+        SnapshotInvalid: the folder that the engines read is not what the manifest says.
     """
-    proofs = await gather_all(_pin_one(engine, lease.api_key, snapshot) for engine in lease.engines)
-    pinned = PinnedFleet(lease=lease, snapshot=snapshot, proofs=tuple(proofs))
-    logger.info("pinned %s on %d engines of fleet %s", pinned.version.token, len(proofs), lease.fleet)
+    holdings = await gather_all(_load(engine, lease.api_key, snapshot) for engine in lease.engines)
+    coverages = await cover(holdings, snapshot, elsewhere)
+    verdicts = await asyncio.to_thread(prove, holdings, coverages, snapshot, store)
+    pinned = PinnedFleet(lease=lease, snapshot=snapshot, proofs=tuple(_proof(verdict) for verdict in verdicts))
+    if store is not None:
+        await asyncio.to_thread(remember, verdicts, snapshot, store)
+    logger.info("pinned %s on %d engines of fleet %s", pinned.version.token, len(verdicts), lease.fleet)
     return pinned
 
 
-async def _pin_one(engine: EngineRef, api_key: str, snapshot: SnapshotRef) -> EngineProof:
+async def _load(engine: EngineRef, api_key: str, snapshot: SnapshotRef) -> Holding:
     expected = snapshot.version.token
     deadline_s = LOAD_BASE_S + snapshot.manifest.n_bytes / LOAD_BYTES_PER_S
     async with EngineClient(engine.base_url, api_key) as client:
+        before = await client.weight_version()
         started = time.monotonic()
         await client.update_weights(engine.checkpoint_path, expected, deadline_s)
         seconds = time.monotonic() - started
@@ -47,22 +55,27 @@ async def _pin_one(engine: EngineRef, api_key: str, snapshot: SnapshotRef) -> En
                 expected=expected,
                 reported={engine.name: reported},
             )
+        await client.resume()
         checksum, tensors, algorithm = await client.checksums(deadline_s)
-    level = ProofLevel.AGREEMENT
-    if algorithm == MANIFEST_ALGORITHM:
-        _compare(engine, tensors, snapshot)
-        level = ProofLevel.CONTENT
-    return EngineProof(engine=engine.name, reported_version=reported, checksum=checksum, level=level, load_seconds=seconds)
+    return Holding(
+        engine=engine,
+        before=before,
+        version=reported,
+        checksum=checksum,
+        tensors=tensors,
+        algorithm=algorithm,
+        load_seconds=seconds,
+    )
 
 
-def _compare(engine: EngineRef, held: dict[str, str], snapshot: SnapshotRef) -> None:
-    """Raises PinViolation unless the engine holds exactly the manifest's tensors."""
-    promised = {name: entry.digest for name, entry in snapshot.manifest.tensors.items()}
-    wrong = sorted(name for name in promised.keys() | held.keys() if promised.get(name) != held.get(name))
-    if wrong:
-        raise PinViolation(
-            f"engine {engine.name} holds other weights than snapshot {snapshot.manifest.snapshot_digest}: "
-            f"{len(wrong)} of {len(promised)} tensors differ, the first is {wrong[0]}",
-            expected=promised.get(wrong[0], "absent"),
-            reported={engine.name: held.get(wrong[0], "absent")},
-        )
+def _proof(verdict: Verdict) -> EngineProof:
+    holding = verdict.holding
+    return EngineProof(
+        engine=holding.engine.name,
+        reported_version=holding.version,
+        checksum=holding.checksum,
+        level=verdict.level,
+        load_seconds=holding.load_seconds,
+        tensors=len(holding.tensors),
+        tensors_proved=len(verdict.proved),
+    )

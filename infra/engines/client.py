@@ -6,6 +6,7 @@ Source of the wire format: sglang 0.5.x `entrypoints/http_server.py`. `weight_ve
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -70,17 +71,27 @@ class EngineClient:
         }
         await self._call("POST", "/update_weights_from_disk", body, timeout_s=timeout_s)
 
+    async def resume(self) -> None:
+        """Takes requests again, if somebody has left it paused."""
+        await self._call("POST", "/continue_generation", {}, timeout_s=CONTROL_TIMEOUT_S)
+
     async def checksums(self, timeout_s: float) -> tuple[str, dict[str, str], str]:
         """The engine's own checksum over all it holds, that of each tensor, and the algorithm ("" if not said).
 
-        Raises EngineRefused if its ranks disagree about a tensor that they share.
+        Of several ranks, each holds its own part of a tensor: its name is then NAME@RANK/RANKS for tensor-parallel ranks, and
+        NAME@NUMBER for others.
         """
         answer = await self._call("POST", "/weights_checker", {"action": "checksum"}, timeout_s=timeout_s)
         tensors: dict[str, str] = {}
         with self._understood("/weights_checker", answer):
-            for rank in answer["ranks"]:
-                tensors.update(rank["checksums"])
-            return str(answer["per_engine_checksum"]), tensors, str(answer.get("algorithm", ""))
+            ranks = answer["ranks"]
+            for number, rank in enumerate(ranks):
+                place = _place(rank, number) if len(ranks) > 1 else ""
+                tensors.update({f"{name}{place}": str(checksum) for name, checksum in rank["checksums"].items()})
+            whole = str(answer["per_engine_checksum"])
+            if len(ranks) > 1:  # SGLang's is over the ranks in the order in which they answered
+                whole = hashlib.sha256(orjson.dumps(tensors, option=orjson.OPT_SORT_KEYS)).hexdigest()
+            return whole, tensors, str(answer.get("algorithm", ""))
 
     async def generate(self, prompt: str, sampling: Sampling, *, rid: str, timeout_s: float) -> Generation:
         """One response to one prompt. A call that is cancelled closes its connection, at which an engine drops the request.
@@ -137,3 +148,11 @@ class EngineClient:
                 message = inner
             raise EngineRefused(f"{path} answered {status}: {str(message)[:500]}", engine=self.base_url, status=status)
         return answer
+
+
+def _place(rank: dict[str, Any], number: int) -> str:
+    """Where the rank is, if tensor parallelism alone decides what it holds."""
+    said = rank.get("parallelism_info") or [{}]
+    info = said[0] if isinstance(said, list) else said
+    plain = len(said) == 1 and info.get("role", "target") == "target" and info.get("dp_size", 1) == info.get("pp_size", 1) == 1
+    return f"@{info['tp_rank']}/{info['tp_size']}" if plain and info.get("tp_size", 0) > 1 else f"@{number}"

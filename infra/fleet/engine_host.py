@@ -8,8 +8,8 @@ import shutil
 import signal
 import socket
 import subprocess
-import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
 from urllib.parse import urlsplit
@@ -18,10 +18,12 @@ import httpx
 from filelock import FileLock
 
 from infra.config import load_settings
-from infra.engines.embedded.cli import API_KEY_VARIABLE
+from infra.engines.launch import ALIVE_PATH, READY_PATH, Launch, Place, launch
+from infra.engines.options import Options
 from infra.errors import FleetUnhealthy
-from infra.model import EngineRef, SnapshotRef
+from infra.model import EngineRef, FleetSpec, Manifest, SnapshotRef
 from infra.processes import fated, stop
+from infra.reproduction import Coverage, reproduce
 from infra.snapshot import fetch
 from infra.store import Store
 
@@ -34,17 +36,17 @@ PROBE_TIMEOUT_S = 5.0
 class EngineHost:
     """Runs on the node that Ray chose; all methods block, and Ray calls them one at a time."""
 
-    def __init__(self, *, fleet: str, name: str, bind: str, api_key: str, max_running_requests: int, cpus: float = 1.0) -> None:
-        """`cpus` is what the engine may compute on; of less than one it gets a whole thread all the same."""
-        self.name, self.api_key, self.threads = name, api_key, max(1, int(cpus))
-        self.address = "127.0.0.1" if bind == "loopback" else _node_address()
-        self.max_running_requests = max_running_requests
+    def __init__(self, *, name: str, spec: FleetSpec, api_key: str, options: Options | None = None) -> None:
+        """`options` are those of the engine's own parser, where it could be asked."""
+        self.name, self.spec, self.api_key, self.options = name, spec, api_key, options
+        self.address = "127.0.0.1" if spec.bind == "loopback" else _node_address()
         settings = load_settings()
         settings.export_s3()
-        self.cache = settings.staging_dir / "fetched" / fleet
+        self.cache = settings.staging_dir / "fetched" / spec.name
         self.process: subprocess.Popen[bytes] | None = None
         self.base_url = ""
         self.architecture = ""
+        self.configuration = ""
 
     def ensure(self, snapshot: SnapshotRef, boot_timeout_s: float) -> EngineRef:
         """Makes the snapshot readable on this node and an engine of its architecture ready; gives the way to it.
@@ -53,13 +55,20 @@ class EngineHost:
         """
         folder = self.fetched(snapshot)
         architecture = snapshot.manifest.files["config.json"].digest
-        if self.architecture != architecture or not self._answers(PROBE_TIMEOUT_S):
+        if self.architecture != architecture or not self._answers(ALIVE_PATH, PROBE_TIMEOUT_S):
             self.stop()
-            self._start(folder, boot_timeout_s)
+            started = self._start(folder, boot_timeout_s)
             self.architecture = architecture
+            self.configuration = started.configuration(self._engine_version(), architecture, _hardware())
         if self.process is None:
             raise FleetUnhealthy(f"engine {self.name} is gone right after its start")
-        return EngineRef(name=self.name, base_url=self.base_url, pid=self.process.pid, checkpoint_path=str(folder))
+        return EngineRef(
+            name=self.name,
+            base_url=self.base_url,
+            pid=self.process.pid,
+            checkpoint_path=str(folder),
+            configuration=self.configuration,
+        )
 
     def fetched(self, snapshot: SnapshotRef) -> Path:
         """The snapshot's local folder: in place if it is a local one, else fetched once per node and verified."""
@@ -78,6 +87,10 @@ class EngineHost:
                 partial.rename(folder)
         return folder
 
+    def reproduce(self, checkpoint_path: str, held: Mapping[str, str], manifest: Manifest) -> Coverage:
+        """What of an engine's checksums the snapshot on this node makes."""
+        return reproduce(held, Path(checkpoint_path), manifest)
+
     def evict(self) -> None:
         """Forgets fetched snapshots; called when a lease ends, so nobody reads them."""
         shutil.rmtree(self.cache, ignore_errors=True)
@@ -90,29 +103,29 @@ class EngineHost:
         stop(self.process, STOP_TIMEOUT_S)
         self.process = None
 
-    def _start(self, folder: Path, timeout_s: float) -> None:
-        port = _free_port(self.address)
+    def _start(self, folder: Path, timeout_s: float) -> Launch:
+        port, threads = _free_port(self.address), whole_threads(self.spec.cpus_per_engine)
         self.base_url = f"http://{self.address}:{port}"
-        command = [sys.executable, "-m", "infra.engines.embedded", "--model-path", str(folder), "--host", self.address]
-        command += ["--port", str(port), "--weight-version", "unpinned"]
-        command += ["--max-running-requests", str(self.max_running_requests), "--torch-threads", str(self.threads)]
+        place = Place(folder=folder, address=self.address, port=port, api_key=self.api_key, threads=threads)
+        starting = launch(self.spec, place, self.options)
         words = Path(os.environ.get("TMPDIR", "/tmp")) / f"pinpoint-engine-{os.getpid()}.log"
         with words.open("w+b") as log:
             words.unlink()
             self.process = subprocess.Popen(
-                fated(command, signal.SIGKILL),
+                fated(starting.command, signal.SIGKILL),
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, API_KEY_VARIABLE: self.api_key},
+                env={**os.environ, **starting.environment},
                 start_new_session=True,
             )
             self._wait_until_ready(self.process, log, timeout_s)
         logger.info("engine %s ready at %s, pid %d", self.name, self.base_url, self.process.pid)
+        return starting
 
     def _wait_until_ready(self, process: subprocess.Popen[bytes], log: IO[bytes], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and process.poll() is None:
-            if self._answers(2.0):
+            if self._answers(READY_PATH, 2.0):
                 return
             time.sleep(POLL_S)
         ended = process.poll()
@@ -122,15 +135,30 @@ class EngineHost:
         how = f"ended with code {ended}" if ended is not None else f"was not ready within {timeout_s:g} s"
         raise FleetUnhealthy(f"engine {self.name} {how}: {last}")
 
-    def _answers(self, timeout_s: float) -> bool:
-        """Whether the engine is there and takes requests. A paused one does; a hung one gives no answer in time."""
+    def _answers(self, path: str, timeout_s: float) -> bool:
+        """Whether the engine is there and says yes. A hung one gives no answer in time."""
         if self.process is None or self.process.poll() is not None:
             return False
         try:
-            headers = {"Authorization": f"Bearer {self.api_key}"}
-            return httpx.get(f"{self.base_url}/ready", timeout=timeout_s, headers=headers).status_code == 200
+            return self._get(path, timeout_s).status_code == 200
         except httpx.HTTPError:
             return False
+
+    def _engine_version(self) -> str:
+        """What the engine calls its own release; empty if it does not say."""
+        try:
+            return str(self._get(ALIVE_PATH, PROBE_TIMEOUT_S).json().get("version", ""))
+        except (httpx.HTTPError, ValueError):
+            return ""
+
+    def _get(self, path: str, timeout_s: float) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {self.api_key}"}
+        return httpx.get(f"{self.base_url}{path}", timeout=timeout_s, headers=headers)
+
+
+def whole_threads(cpus: float) -> int:
+    """What an engine computes with; of less than one CPU it gets a thread all the same."""
+    return max(1, int(cpus))
 
 
 def _node_address() -> str:
@@ -144,3 +172,10 @@ def _free_port(address: str) -> int:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+def _hardware() -> str:
+    """The kind of GPU or CPU, which some engines lay weights out for."""
+    gpus = sorted(Path("/proc/driver/nvidia/gpus").glob("*/information"))
+    lines = (gpus[0] if gpus else Path("/proc/cpuinfo")).read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.lower().startswith("model")), "")

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,14 +15,17 @@ import anyio
 
 from infra.concurrency import first_failure
 from infra.config import load_settings
+from infra.engines.arguments import resolve
 from infra.errors import LeaseLost, NoCapacity, ServiceUnreachable
-from infra.model import FleetLease, FleetSpec, SnapshotRef
+from infra.model import EngineRef, FleetLease, FleetSpec, Manifest, SnapshotRef
+from infra.reproduction import Coverage
 
 logger = logging.getLogger(__name__)
 NAMESPACE = "pinpoint"
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 30.0
 TURN_POLL_S = 0.5
+READ_BYTES_PER_S = 50e6
 
 
 def connect(address: str | None = None) -> None:
@@ -59,9 +62,11 @@ async def acquire(spec: FleetSpec, snapshot: SnapshotRef, holder: str) -> FleetL
     """Waits for the fleet's turn and gives the lease, with every engine up.
 
     Raises:
+        ConfigError: an engine argument that the engine does not have, or that is not the user's to set.
         NoCapacity: the cluster can't place it, or another holder kept it for `lease_timeout_s`.
         FleetUnhealthy: an engine did not come up.
     """
+    resolve(spec)
     await asyncio.to_thread(connect)
     deadline = time.monotonic() + spec.lease_timeout_s
     while True:
@@ -101,6 +106,14 @@ async def give_back(lease: FleetLease) -> None:
 async def confirm(lease: FleetLease) -> None:
     """Raises LeaseLost if the lease is no longer the one that holds the fleet: what was measured since may be mixed."""
     await _call(_warden(lease.fleet).renew.remote(lease.epoch), CALL_TIMEOUT_S)
+
+
+async def reproduce_on_node(lease: FleetLease, engine: EngineRef, held: Mapping[str, str], manifest: Manifest) -> Coverage:
+    """`infra.reproduction.reproduce`, where the engine's copy of the snapshot is. Raises LeaseLost."""
+    await asyncio.to_thread(connect)
+    timeout_s = CALL_TIMEOUT_S + manifest.n_bytes / READ_BYTES_PER_S
+    coverage: Coverage = await _call(_warden(lease.fleet).reproduce.remote(lease.epoch, engine, held, manifest), timeout_s)
+    return coverage
 
 
 async def _keep(lease: FleetLease, every_s: float) -> None:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +19,11 @@ from ray.util.placement_group import placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from infra.concurrency import gather_all
+from infra.engines.options import Options, ask, settle
 from infra.errors import LeaseLost, NoCapacity
 from infra.fleet.engine_host import EngineHost
-from infra.model import EngineRef, FleetLease, FleetSpec, SnapshotRef
+from infra.model import EngineRef, FleetLease, FleetSpec, Manifest, SnapshotRef
+from infra.reproduction import Coverage
 
 logger = logging.getLogger(__name__)
 IDLE_CHECK_S = 2.0
@@ -44,6 +47,7 @@ class FleetWarden:
         self.spec: FleetSpec | None = None
         self.hosts: list[Any] = []
         self.group: Any = None
+        self.options: Options | None = None
         self.api_key = secrets.token_hex(16)
         self.holding: _Holding | None = None
         self.epoch = 0
@@ -80,6 +84,16 @@ class FleetWarden:
             raise LeaseLost(f"lease {epoch} of fleet {self.name} has expired; held by {now}")
         current.expires = time.monotonic() + current.ttl_s
         self.last_used = time.monotonic()
+
+    async def reproduce(self, epoch: int, engine: EngineRef, held: Mapping[str, str], manifest: Manifest) -> Coverage:
+        """What of an engine's checksums the snapshot makes, read on the engine's node. Raises LeaseLost."""
+        self.renew(epoch)
+        index = int(engine.name.rpartition("-")[2])
+        try:
+            found: Coverage = await self.hosts[index].reproduce.remote(engine.checkpoint_path, held, manifest)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        return found
 
     async def give_back(self, epoch: int) -> None:
         """Ends a lease; the engines stay warm. A lease that is over already is left alone."""
@@ -119,18 +133,16 @@ class FleetWarden:
     async def _engines(self, spec: FleetSpec, snapshot: SnapshotRef) -> tuple[EngineRef, ...]:
         async with self.forming:
             if spec != self.spec:
+                self.options = await _checked(spec)
                 await self.disband()
                 await self._place(spec)
             refs = await gather_all(self._ensure(i, spec, snapshot) for i in range(spec.num_engines))
             return tuple(refs)
 
     async def _place(self, spec: FleetSpec) -> None:
-        needed = spec.num_engines * spec.cpus_per_engine
-        total, free = ray.cluster_resources().get("CPU", 0.0), ray.available_resources().get("CPU", 0.0)
-        numbers = f"{spec.num_engines} engines need {needed:g} CPUs; the Ray cluster has {total:g}, {free:g} of them free"
-        if needed > total:
-            raise NoCapacity(f"fleet {spec.name}: {numbers}")
-        group = placement_group([{"CPU": spec.cpus_per_engine}] * spec.num_engines, strategy="PACK")
+        numbers = _refused_for_good(spec)
+        bundle = {"CPU": spec.cpus_per_engine} | ({"GPU": float(spec.gpus_per_engine)} if spec.gpus_per_engine else {})
+        group = placement_group([bundle] * spec.num_engines, strategy="PACK")
         try:
             await asyncio.wait_for(_awaited(group.ready()), spec.boot_timeout_s)
         except TimeoutError:
@@ -141,15 +153,10 @@ class FleetWarden:
 
     def _host(self, index: int, spec: FleetSpec) -> Any:
         strategy = PlacementGroupSchedulingStrategy(placement_group=self.group, placement_group_bundle_index=index)
-        actor = ray.remote(EngineHost).options(num_cpus=spec.cpus_per_engine, scheduling_strategy=strategy)
-        return actor.remote(
-            fleet=self.name,
-            name=f"{self.name}-{index}",
-            bind=spec.bind,
-            api_key=self.api_key,
-            max_running_requests=spec.max_running_requests,
-            cpus=spec.cpus_per_engine,
+        actor = ray.remote(EngineHost).options(
+            num_cpus=spec.cpus_per_engine, num_gpus=spec.gpus_per_engine, scheduling_strategy=strategy
         )
+        return actor.remote(name=f"{self.name}-{index}", spec=spec, api_key=self.api_key, options=self.options)
 
     async def _ensure(self, index: int, spec: FleetSpec, snapshot: SnapshotRef) -> EngineRef:
         """One engine ready; a host whose process has died is replaced once."""
@@ -176,6 +183,32 @@ class FleetWarden:
                 async with self.forming:
                     await self.disband()
                 ray.kill(ray.get_runtime_context().current_actor)
+
+
+async def _checked(spec: FleetSpec) -> Options | None:
+    """The options of the fleet's SGLang; raises ConfigError for an engine argument that it does not have."""
+    options = await asyncio.to_thread(ask, spec) if spec.engine == "sglang" else None
+    settle(spec, options)
+    return options
+
+
+def _refused_for_good(spec: FleetSpec) -> str:
+    """What the fleet needs and the cluster has, in numbers; raises NoCapacity if that can't ever be enough."""
+    total, free = ray.cluster_resources(), ray.available_resources()
+    said = []
+    for kind, each in (("CPU", spec.cpus_per_engine), ("GPU", float(spec.gpus_per_engine))):
+        if each:
+            has = f"the Ray cluster has {total.get(kind, 0.0):g}, {free.get(kind, 0.0):g} of them free"
+            said.append(f"{spec.num_engines} engines need {spec.num_engines * each:g} {kind}s; {has}")
+    numbers = "; ".join(said)
+    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    largest = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
+    if spec.num_engines * spec.cpus_per_engine > total.get("CPU", 0.0) or spec.num_gpus > total.get("GPU", 0.0):
+        raise NoCapacity(f"fleet {spec.name}: {numbers}")
+    if spec.gpus_per_engine > largest:
+        wanted = f"an engine needs {spec.gpus_per_engine} GPUs of one node"
+        raise NoCapacity(f"fleet {spec.name}: {wanted}, and no node has more than {largest:g}")
+    return numbers
 
 
 async def _awaited(ref: Any) -> Any:

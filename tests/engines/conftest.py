@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,26 @@ from typing import Any
 import pytest
 import torch
 
-from tests.engines.launching import RunningEngine, embedded_engine
+from tests.engines.launching import RunningEngine, embedded_engine, wait_until
+from tests.fakes.engine import FakeEngine
+from tests.sglang.launching import sglang_engine
 from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
 
 CONTEXT_LENGTH = 8192
 
-LAUNCHERS: dict[str, Callable[[Path], AbstractContextManager[RunningEngine]]] = {"embedded": embedded_engine}
+LAUNCHERS: dict[str, Callable[[Path], AbstractContextManager[RunningEngine]]] = {
+    "embedded": embedded_engine,
+    "sglang": sglang_engine,
+}
+MARKS = {"sglang": [pytest.mark.sglang, pytest.mark.slow]}
+
+
+@contextmanager
+def fake_engine(_: Path) -> Iterator[RunningEngine]:
+    """Speaks as much of the protocol as our client does, with checksums like SGLang's."""
+    with FakeEngine("key") as fake:
+        fake.says_algorithm = False
+        yield RunningEngine(fake.base_url, api_key="key")
 
 
 def seeded_model(seed: int) -> Any:
@@ -62,9 +76,17 @@ def second(checkpoints: Checkpoints) -> Path:
     return checkpoints.make("second", 2)
 
 
-@pytest.fixture(scope="session", params=sorted(LAUNCHERS))
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Every test of an engine runs on all, unless its module names the ENGINES that it is about."""
+    if "started_engine" in metafunc.fixturenames:
+        names = getattr(metafunc.module, "ENGINES", sorted(LAUNCHERS))
+        params = [pytest.param(name, marks=MARKS.get(name, ())) for name in names]
+        metafunc.parametrize("started_engine", params, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
 def started_engine(request: pytest.FixtureRequest, first: Path) -> Iterator[RunningEngine]:
-    with LAUNCHERS[request.param](first) as engine:
+    with {**LAUNCHERS, "fake": fake_engine}[request.param](first) as engine:
         yield engine
 
 
@@ -73,5 +95,5 @@ def engine(started_engine: RunningEngine, first: Path) -> RunningEngine:
     """Idle, unpaused, and serving `first` as version `first`."""
     started_engine.post("/continue_generation", {})
     started_engine.post("/abort_request", {"abort_all": True})
-    started_engine.update(first, "first").raise_for_status()
+    wait_until(lambda: started_engine.update(first, "first").is_success)
     return started_engine

@@ -28,6 +28,7 @@ from tests.engines.launching import RunningEngine, wait_until
 from tests.fakes.engine import digests
 from trainer_integration.tiny_trainer.model import build_tokenizer
 
+ENGINES = ["embedded"]
 WEIGHTS = "model.safetensors"
 NORM = "model.norm.weight"
 EMBEDDING = "model.embed_tokens.weight"
@@ -275,11 +276,6 @@ def test_a_retracted_request_without_an_update_answers_as_if_undisturbed(engine:
     assert engine.running() == 0
     engine.post("/continue_generation", {}).raise_for_status()
     assert running.result()["output_ids"] == reference(1, "1+1=", 400)
-
-
-def test_a_paused_engine_is_unhealthy_after_the_timeout_but_ready(engine: RunningEngine) -> None:
-    engine.post("/pause_generation", {"mode": "abort"}).raise_for_status()
-    assert (engine.get("/health").status_code, engine.get("/ready").status_code) == (503, 200)
 
 
 def test_a_client_that_goes_away_leaves_the_batch(engine: RunningEngine) -> None:

@@ -65,8 +65,8 @@ def test_an_engine_with_a_key_is_closed_but_for_health_and_dies_with_its_parent(
     with owned(subprocess.Popen(launch, cwd=ROOT, env=environment(), stdout=subprocess.PIPE)) as parent:
         engine = RunningEngine(f"http://127.0.0.1:{port}", api_key="secret")
         wait_until_ready(engine)
-        assert httpx.get(engine.base_url + "/health").status_code == 200
-        closed = ["/ready", "/model_info", "/server_info", "/v1/loads", "/flush_cache", "/generate", "/nowhere"]
+        assert {httpx.get(engine.base_url + path).status_code for path in ("/health", "/ready")} == {200}
+        closed = ["/model_info", "/server_info", "/v1/loads", "/flush_cache", "/generate", "/nowhere"]
         assert {httpx.get(engine.base_url + path).status_code for path in closed} == {401}
         wrong = {"Authorization": "Bearer other"}
         assert httpx.post(engine.base_url + "/pause_generation", json={}, headers=wrong).status_code == 401

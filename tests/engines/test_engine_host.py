@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from infra.engines.embedded.cli import API_KEY_VARIABLE, parse_options
-from infra.fleet.engine_host import EngineHost
-from infra.model import EvalPoint, SnapshotRef
+from infra.fleet.engine_host import EngineHost, whole_threads
+from infra.model import EvalPoint, FleetSpec, SnapshotRef
 from infra.snapshot import describe, validate
 from tests.engines.launching import START_TIMEOUT_S, RunningEngine
 
@@ -19,7 +19,7 @@ KEY = "0123456789abcdef-key"
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineHost]:
     monkeypatch.setenv("PINPOINT_STAGING_DIR", str(tmp_path))
-    made = EngineHost(fleet="eval", name="eval-0", bind="loopback", api_key=KEY, max_running_requests=4, cpus=2.5)
+    made = EngineHost(name="eval-0", spec=FleetSpec(max_running_requests=4, cpus_per_engine=2.5), api_key=KEY)
     yield made
     made.stop()
 
@@ -37,9 +37,9 @@ def test_the_key_is_on_no_command_line_and_the_threads_are_the_cpus_of_the_host(
     assert KEY not in info.text
 
 
-def test_a_host_of_less_than_a_cpu_gives_its_engine_one_thread() -> None:
-    host = EngineHost(fleet="eval", name="eval-0", bind="loopback", api_key=KEY, max_running_requests=4, cpus=0.5)
-    assert host.threads == 1
+@pytest.mark.parametrize(("cpus", "threads"), [(0.5, "1"), (2.5, "2")])
+def test_an_engine_gets_the_whole_cpus_of_its_host_as_threads_and_at_least_one(cpus: float, threads: str) -> None:
+    assert whole_threads(cpus) == int(threads)
 
 
 @pytest.mark.parametrize(

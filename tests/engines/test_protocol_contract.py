@@ -102,7 +102,8 @@ def test_an_unpaused_update_waits_for_the_requests_that_run(engine: RunningEngin
 
 def test_an_update_that_aborts_all_requests_does_not_wait(engine: RunningEngine, second: Path) -> None:
     running = engine.in_background(PROMPT, tokens=LONG)
-    engine.update(second, "second", abort_all_requests=True).raise_for_status()
+    # Until they have ended, SGLang answers 400: it has loaded the weights and can't flush its cache.
+    wait_until(lambda: engine.update(second, "second", abort_all_requests=True).is_success)
     assert running.result(timeout=5)["meta_info"]["finish_reason"]["type"] == "abort"
     assert engine.version() == "second"
 
@@ -146,6 +147,16 @@ def test_a_request_sent_while_paused_waits_for_the_continue(engine: RunningEngin
         assert not waiting.done()
         engine.post("/continue_generation", {}).raise_for_status()
         assert waiting.result(timeout=10)["meta_info"]["completion_tokens"] == 8
+
+
+def test_a_paused_engine_is_not_ready_nor_healthy_for_long_and_answers_all_the_same(engine: RunningEngine) -> None:
+    engine.post("/pause_generation", {"mode": "abort"}).raise_for_status()
+    assert [engine.get(path).status_code for path in ("/ready", "/health", "/server_info")] == [503, 503, 200]
+    assert engine.version() == "first"
+    engine.post("/continue_generation", {}).raise_for_status()
+    assert engine.get("/ready").status_code == 503  # the health check has failed
+    wait_until(lambda: engine.get("/health").status_code == 200, timeout_s=30, every_s=0.2)
+    assert engine.get("/ready").status_code == 200
 
 
 @pytest.mark.parametrize("path", ["/pause_generation", "/continue_generation"])

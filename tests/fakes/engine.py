@@ -6,6 +6,7 @@ Source: the wire facts of SGLang 0.5.23. It "holds" the raw bytes of the checkpo
 
 from __future__ import annotations
 
+import hashlib
 import json
 import struct
 import time
@@ -31,6 +32,7 @@ class FakeEngine(WireServer):
         self.latency_s = 0.0
         self.model_path, self.version = "/start", "default"
         self.tensors: dict[str, str] = {}
+        self.contents: dict[str, bytes] = {}  # what the digests are of
         self.generated = 0
         # Lies about an update that all answer success:
         self.label_only = False  # the version moves, the weights do not
@@ -43,7 +45,9 @@ class FakeEngine(WireServer):
         self.mixed_at: int | None = None  # the n-th response spans two versions
         self.unlabelled = False  # responses name no version
         # How it says things, and how it fails; paths are those of the protocol:
-        self.says_algorithm = True  # SGLang does not
+        self.says_algorithm = True  # SGLang does not, and has checksums of its own
+        self.packed: set[str] = set()  # tensors laid out in a way that only the engine knows
+        self.ranks = 1
         self.drops: set[str] = set()
         self.hangs: set[str] = set()
         self.unavailable: set[str] = set()
@@ -69,6 +73,8 @@ class FakeEngine(WireServer):
                 return Answer({"model_path": self.model_path, "weight_version": self.version})
             case "/update_weights_from_disk":
                 return self._update(body)
+            case "/continue_generation":
+                return Answer({"message": "Generation continued successfully.", "status": "ok"})
             case "/weights_checker":
                 return self._checksums()
             case "/generate":
@@ -89,16 +95,24 @@ class FakeEngine(WireServer):
             self.version = body.get("weight_version") or self.version
         self.model_path = str(folder)
         if not self.label_only:
-            new = digests(folder)
+            contents = tensors_of(folder)
+            new = {name: xxhash.xxh3_128_hexdigest(data) for name, data in contents.items()}
+            self.contents |= {new[name]: data for name, data in contents.items()}
             kept = dict(self.tensors) if self.extra_tensor else {}
             moved = list(new)[: self.loads_only]
             self.tensors = {**kept, **{n: new[n] if n in moved else self.tensors.get(n, "uninitialised") for n in new}}
         return done
 
     def _checksums(self) -> Answer:
-        whole = xxhash.xxh3_128_hexdigest(json.dumps(sorted(self.tensors.items())).encode())
-        body = {"success": True, "message": "", "ranks": [{"checksums": self.tensors}], "per_engine_checksum": whole}
+        held = self.tensors if self.says_algorithm else {name: self._own(name) for name in self.tensors}
+        whole = xxhash.xxh3_128_hexdigest(json.dumps(sorted(held.items())).encode())
+        body = {"success": True, "message": "", "ranks": [{"checksums": held}] * self.ranks, "per_engine_checksum": whole}
         return Answer({**body, "algorithm": "xxh3_128"} if self.says_algorithm else body)
+
+    def _own(self, name: str) -> str:
+        """SGLang's, on a CPU: the first 8 bytes of SHA-256 over what it holds."""
+        held = self.contents.get(self.tensors[name], self.tensors[name].encode())
+        return hashlib.sha256(b"packed" + held if name in self.packed else held).hexdigest()[:16]
 
     def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
         time.sleep(self.latency_s)
@@ -122,8 +136,12 @@ class FakeEngine(WireServer):
 
 
 def digests(folder: Path) -> dict[str, str]:
-    """xxh3-128 of the raw bytes of every tensor, read independently of Pinpoint's own reader."""
-    found: dict[str, str] = {}
+    return {name: xxhash.xxh3_128_hexdigest(data) for name, data in tensors_of(folder).items()}
+
+
+def tensors_of(folder: Path) -> dict[str, bytes]:
+    """The raw bytes of every tensor, read independently of Pinpoint's own reader."""
+    found: dict[str, bytes] = {}
     for file in sorted(folder.glob("*.safetensors")):
         data = file.read_bytes()
         (length,) = struct.unpack("<Q", data[:8])
@@ -131,5 +149,5 @@ def digests(folder: Path) -> dict[str, str]:
         header.pop("__metadata__", None)
         for name, entry in header.items():
             begin, end = (8 + length + offset for offset in entry["data_offsets"])
-            found[name] = xxhash.xxh3_128_hexdigest(data[begin:end])
+            found[name] = data[begin:end]
     return found

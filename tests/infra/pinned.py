@@ -29,10 +29,10 @@ class Fleet:
     old: SnapshotRef
     new: SnapshotRef
 
-    def lease(self, wanted: SnapshotRef) -> FleetLease:
+    def lease(self, wanted: SnapshotRef, configuration: str = "") -> FleetLease:
         path = wanted.location.removeprefix("file://")
         refs = tuple(
-            EngineRef(name=f"engine-{n}", base_url=engine.base_url, pid=1, checkpoint_path=path)
+            EngineRef(name=f"engine-{n}", base_url=engine.base_url, pid=1, checkpoint_path=path, configuration=configuration)
             for n, engine in enumerate(self.engines)
         )
         return FleetLease(fleet="eval", epoch=1, holder="test", ttl_s=60.0, engines=refs, api_key=KEY)

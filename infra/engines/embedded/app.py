@@ -1,6 +1,6 @@
 """The engine as an ASGI application: which path is answered by what, and who may call it.
 
-With an API key everything but /health* wants it, as with SGLang's `--api-key` alone.
+With an API key everything but /health* and /ready wants it, as with SGLang's `--api-key` alone.
 """
 
 from __future__ import annotations
@@ -23,17 +23,21 @@ from infra.engines.embedded.sampling import BadRequest
 from infra.engines.embedded.scheduler import Scheduler
 from infra.errors import EngineDead
 
-OPEN_PATHS = frozenset({"/health", "/health_generate"})
+OPEN_PATHS = frozenset({"/health", "/health_generate", "/ready"})
 
 
 @dataclass(slots=True)
 class Engine:
-    """What the routes share. One weight update at a time: `updating` is held from the first read to the swap."""
+    """What the routes share. One weight update at a time: `updating` is held from the first read to the swap.
+
+    `healthy` is the outcome of the last health check.
+    """
 
     options: Options
     model: LiveModel
     scheduler: Scheduler = field(init=False)
     updating: asyncio.Lock = field(default_factory=asyncio.Lock)
+    healthy: bool = True
 
     def __post_init__(self) -> None:
         self.scheduler = Scheduler(

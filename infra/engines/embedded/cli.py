@@ -52,8 +52,8 @@ def parse_options(arguments: Sequence[str]) -> Options:
     parser.add_argument(
         "--api-key",
         default=os.environ.get(API_KEY_VARIABLE) or None,
-        help="wanted as `Authorization: Bearer KEY` everywhere but on /health*; every user of the machine can read it in "
-        f"`ps`, unlike one in ${API_KEY_VARIABLE}",
+        help="wanted as `Authorization: Bearer KEY` everywhere but on /health* and /ready; every user of the machine can "
+        f"read it in `ps`, unlike one in ${API_KEY_VARIABLE}",
     )
     parser.add_argument("--max-running-requests", type=_positive, default=64)
     parser.add_argument("--torch-threads", type=_positive, default=1)

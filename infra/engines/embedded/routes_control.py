@@ -26,15 +26,20 @@ STARTED_AT = time.time()
 
 async def health(request: Request) -> Response:
     """200 once a token was generated; 503 after the time-out, and so while paused for longer."""
+    engine = engine_of(request)
     try:
-        await asyncio.wait_for(asyncio.wrap_future(engine_of(request).scheduler.probe()), HEALTH_TIMEOUT_S)
+        await asyncio.wait_for(asyncio.wrap_future(engine.scheduler.probe()), HEALTH_TIMEOUT_S)
+        engine.healthy = True
     except (TimeoutError, EngineDead):
-        return Response(status_code=503)
-    return Response()
+        engine.healthy = False
+    return Response(status_code=200 if engine.healthy else 503)
 
 
 async def ready(request: Request) -> Response:
-    return Response(status_code=503 if engine_of(request).scheduler.closed else 200)
+    """As in SGLang: not while paused, and not from a health check that failed until one that does not."""
+    engine = engine_of(request)
+    takes_requests = engine.healthy and not engine.scheduler.paused and not engine.scheduler.closed
+    return Response(status_code=200 if takes_requests else 503)
 
 
 async def model_info(request: Request) -> Response:

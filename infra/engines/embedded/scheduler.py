@@ -62,7 +62,7 @@ class Scheduler:
         self._swaps: deque[_Swap] = deque()
         self._probes: list[Future[None]] = []
         self._batches: list[Batch] = []
-        self._tickets, self._paused, self._stopping, self.closed = 0, False, False, False
+        self._tickets, self.paused, self._stopping, self.closed = 0, False, False, False
 
     # What other threads call.
 
@@ -90,7 +90,7 @@ class Scheduler:
         return self._call(lambda: self._pause(mode))
 
     def resume(self) -> Future[None]:
-        return self._call(lambda: setattr(self, "_paused", False))
+        return self._call(lambda: setattr(self, "paused", False))
 
     def is_idle(self) -> Future[bool]:
         return self._call(lambda: not self._batches and not self._waiting)
@@ -129,7 +129,7 @@ class Scheduler:
         self._read_inbox(wait=not self._has_work())
         if self._swap_is_due():
             self._apply(self._swaps.popleft())
-        if not self._paused:
+        if not self.paused:
             self._answer_probes()
             self._admit()
             for batch in self._batches:
@@ -139,7 +139,7 @@ class Scheduler:
 
     def _has_work(self) -> bool:
         runnable = bool(self._probes or self._batches or self._waiting)
-        return self._stopping or self._swap_is_due() or (runnable and not self._paused)
+        return self._stopping or self._swap_is_due() or (runnable and not self.paused)
 
     def _read_inbox(self, *, wait: bool) -> None:
         while True:
@@ -175,10 +175,10 @@ class Scheduler:
         if not self._swaps:
             return False
         older = any(decoding.ticket < self._swaps[0].ticket for decoding in self._in_flight())
-        return self._paused or not older
+        return self.paused or not older
 
     def _apply(self, swap: _Swap) -> None:
-        held = len(self._in_flight()) if self._paused else 0
+        held = len(self._in_flight()) if self.paused else 0
         if swap.flush_cache and self._batches:
             message = (
                 "flush_cache is true, but requests paused in place hold the cache (SGLang dies of this): "
@@ -192,7 +192,7 @@ class Scheduler:
         swap.future.set_result(SwapOutcome(True, "Succeeded to update model weights.", held))
 
     def _pause(self, mode: PauseMode) -> None:
-        self._paused = True
+        self.paused = True
         if mode == "abort":
             self._abort(lambda decoding: True)
         elif mode == "retract":
