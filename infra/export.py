@@ -22,7 +22,7 @@ from infra.digests import FileDigest, digest_file
 from infra.errors import AlreadyExists, SnapshotMissing
 from infra.leases import sent_key
 from infra.model import FileEntry, Manifest, StagedPart, TensorEntry
-from infra.snapshot import read_manifest, write_manifest
+from infra.snapshot import read_manifest, validate, write_manifest
 from infra.store import Store
 from infra.transfer import Transfer
 from infra.validation.layout import INDEX, METADATA
@@ -70,7 +70,7 @@ def send_part(store_url: str, part: StagedPart, prefix: str, *, with_metadata: b
     here = {name for name, entry in LocalFolder(folder).entries().items() if not entry.stray}
     for lost in sorted(set(part.shards) - here):
         raise SnapshotMissing(f"{folder / lost} is not on {socket.gethostname()}: staging did not finish, or it was freed")
-    names = [*(sorted(here & {*METADATA, INDEX}) if with_metadata else []), *part.shards]
+    names = [*(sorted(here & {*METADATA, INDEX}) if with_metadata else []), *part.shards] if part.shards else validate(folder)
     return asyncio.run(send(Store(store_url), folder, names, prefix))
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Coroutine
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,9 @@ from prefect import task
 from infra.concurrency import gather_all
 from infra.errors import AdapterInvalid, ExportFailed, ServiceUnreachable, StoreDenied, StoreError
 from infra.export import Sent, complete, send, send_part
-from infra.fleet.nodes import is_here, on_host
+from infra.fleet.nodes import on_host, places
 from infra.foreign import describe_once
-from infra.model import BaseModelRef, EvalRequest, SnapshotRef
+from infra.model import BaseModelRef, EvalRequest, SnapshotRef, StagedPart
 from infra.snapshot import assemble
 from infra.store import Store
 from infra.validation.adapters import adapter_files, base_of, examine_adapter, is_adapter
@@ -37,8 +38,9 @@ async def export(request: EvalRequest, prefix: str) -> SnapshotRef:
 
     Raises SnapshotError for a folder that is no complete checkpoint, ExportFailed if the store does not take it.
     """
-    if any(not is_here(part.host) for part in request.source.parts) or len(request.source.parts) > 1:
-        return await _exporting(request, prefix, _send_parts(request, prefix))
+    parts = await asyncio.to_thread(places, request.source)
+    if len(parts) > 1 or parts[0].host:
+        return await _exporting(request, prefix, _send_parts(request, parts, prefix))
     folder = await asyncio.to_thread(Path(request.source.path).absolute)
     files, base = await asyncio.to_thread(_examined, folder, request)
     if not request.source.staged:
@@ -90,15 +92,14 @@ async def _send(request: EvalRequest, folder: Path, files: list[str], base: Base
     return SnapshotRef(point=point, location=store.url_of(prefix), manifest=manifest, owned=True)
 
 
-async def _send_parts(request: EvalRequest, prefix: str) -> SnapshotRef:
+async def _send_parts(request: EvalRequest, parts: tuple[StagedPart, ...], prefix: str) -> SnapshotRef:
     """Each host sends its own part; the whole is validated where it then is, before the manifest makes it a snapshot."""
     store, point = Store(request.store_url), request.point
-    parts = request.source.parts
     calls = ((part.host, partial(send_part, store.url, part, prefix, with_metadata=part is parts[0])) for part in parts)
     sent = Sent.of(await gather_all(on_host(host, call) for host, call in calls))
     await asyncio.to_thread(_valid, StorePrefix(store, prefix), request)
     manifest = assemble(sent.files, sent.tensors, point)
     await complete(store, prefix, manifest)
-    hosts = ", ".join(part.host for part in parts)
+    hosts = ", ".join(part.host or socket.gethostname() for part in parts)
     logger.info("exported %s: %d bytes sent from %s to %s", point.name, sent.n_bytes, hosts, store.url_of(prefix))
     return SnapshotRef(point=point, location=store.url_of(prefix), manifest=manifest, owned=True)

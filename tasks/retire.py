@@ -17,7 +17,7 @@ from prefect import task
 
 from infra.concurrency import gather_all
 from infra.errors import PinpointError, ServiceUnreachable, StoreError
-from infra.fleet.nodes import on_host
+from infra.fleet.nodes import on_host, places
 from infra.leases import Holder, Purpose, acquire, kept_alive, owner_of, release
 from infra.model import EvalPoint, EvalRequest, SnapshotSource, StagedPart
 from infra.retention import retire_snapshots
@@ -97,7 +97,7 @@ async def retire(point: EvalPoint, source: SnapshotSource, store_url: str, keep:
     Of the run's snapshots the newest `keep` whole ones stay.
     """
     freed = await asyncio.to_thread(retire_snapshots, Store(store_url), point, keep)
-    await gather_all(_free(part) for part in source.places)
+    await gather_all(_free(part) for part in places(source))
     logger.info("retired %s: %d bytes freed", point.name, freed)
     return freed
 

@@ -3,87 +3,79 @@
 `on_step` decides, stages the model if the step is due, writes one small file and returns. Only staging is waited for and,
 with `backpressure`, at most `backpressure_timeout_s` for room. The cap on points in flight is kept before anything is
 exported; with `skip`, a due step that finds it reached is recorded as `busy` at its step.
+
+In a job of many ranks every rank has a dispatcher and calls it alike: rank 0 decides and tells the others, and all export
+together. A step that is not due costs no communication.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
-
-from pydantic import BaseModel, ConfigDict, Field
 
 from infra.config import Settings
-from infra.errors import StoreError
-from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SkipReason, SnapshotSource, Suite
-from infra.records import next_attempt, now
-from infra.staging import free_staged, new_staged
-from infra.store import Store
+from infra.errors import ConfigError, PinpointError
+from infra.model import EvalPoint, EvalReport, SkippedPoint, SkipReason, StagedPart
+from infra.staging import free_staged
 from trainer_integration.contract import Exporter
-from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
+from trainer_integration.desk import Admission, Desk, Dispatched
+from trainer_integration.metrics import metrics_of
+from trainer_integration.options import DispatchSettings, refuse_unusable
 from trainer_integration.schedule import Due, Schedule
-from trainer_integration.submit import InFlight, Submitter, last_resort_s
+from trainer_integration.sharded.ranks import Ranks
 
+__all__ = ["DispatchSettings", "Dispatched", "EvalDispatcher"]
 logger = logging.getLogger(__name__)
-UNCOUNTED_ATTEMPTS = 1_000_000  # attempts above are no counts of starts: the clock makes them unique
-
-
-class DispatchSettings(BaseModel):
-    """When a trainer's evaluation happens, and what becomes of points that come faster than they can be measured."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-    run: str = Field(description="name of the training run; the same name continues its curve")
-    suite: Suite
-    every: int = Field(ge=1, description="steps between points")
-    start_step: int = Field(default=0, ge=0, description="the step that training begins after")
-    max_in_flight: int = Field(default=2, ge=1, description="points that may be under way at once")
-    overflow_policy: Literal["backpressure", "skip"] = "backpressure"
-    backpressure_timeout_s: float = Field(default=600.0, gt=0, description="how long a due step waits for room")
-    keep_snapshots: int = Field(default=0, ge=0, description="how many of the run's evaluated snapshots stay in the store")
-    deployment: str = DEPLOYMENT
-    deadline_s: float = Field(
-        default=3600.0,
-        gt=0,
-        description="a point is `timeout` without a report so long after its flow's start or, if none ends it, "
-        "2 x deadline_s + 60 s after its dispatch",
-    )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Dispatched:
-    """What `on_step` did, for a trainer's own log; none of it has to be looked at. `waited_seconds` were for room."""
-
-    point: EvalPoint
-    export_time_seconds: float
-    waited_seconds: float
-    skipped: str | None
 
 
 class EvalDispatcher:
     """One training run's way to evaluation.
 
-    Raises (from the constructor alone, before training begins): ConfigError for settings that can't be meant, StoreError
-    for a store that can't be used.
+    Raises (from the constructor alone, before training begins, on every rank): ConfigError for settings that can't be meant,
+    StoreError for a store that can't be used.
     """
 
-    def __init__(self, dispatch: DispatchSettings, settings: Settings, export: Exporter) -> None:
-        self.dispatch, self.settings, self.export = dispatch, settings, export
+    def __init__(
+        self, dispatch: DispatchSettings, settings: Settings, export: Exporter | None = None, *, ranks: Ranks | None = None
+    ) -> None:
+        """`ranks` are by default the exporter's, or this process alone; `export` may be missing in reuse mode."""
+        refuse_unusable(dispatch, export is not None)
         EvalPoint(run=dispatch.run, step=dispatch.start_step)
-        self.store = Store(settings.store, settings.s3_access())  # not by the environment: the trainer has S3 clients too
-        self.store.check()
-        self.attempt = next_attempt(self.store, dispatch.run)
+        self.dispatch, self.settings, self.export = dispatch, settings, export
+        self.ranks = ranks or getattr(export, "ranks", None) or Ranks.alone()
         self.schedule = Schedule(dispatch.every, start=dispatch.start_step)
-        self._skipped_at: int | None = None
-        api_url = settings.prefect_api_url or "http://127.0.0.1:4200/api"
-        self.submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), self.store, api_url)
+        self._desk: Desk | None = None
+        self._reported = 0
+        refusal: PinpointError | None = None
+        if self.ranks.rank == 0:
+            try:
+                self._desk = Desk(dispatch, settings)
+            except PinpointError as error:
+                refusal = error
+        refusal = self.ranks.broadcast(refusal)
+        if refusal is not None:
+            raise refusal
+
+    @property
+    def desk(self) -> Desk:
+        """Rank 0's alone."""
+        if self._desk is None:
+            raise ConfigError(f"rank {self.ranks.rank} decides nothing: ask rank 0")
+        return self._desk
 
     @property
     def records(self) -> list[EvalReport | SkippedPoint]:
         """The points of this process that have ended, in the order in which they did."""
-        return list(self.submitter.records)
+        return list(self._desk.submitter.records) if self._desk else []
+
+    def new_metrics(self) -> list[dict[str, float]]:
+        """What to log of the points that have ended since the last call, each with its own `eval/step`; never waits."""
+        fresh = self.records[self._reported :]
+        self._reported += len(fresh)
+        return [metrics_of(record) for record in fresh]
 
     def baseline(self) -> Dispatched | None:
         """The point before training, at the step it begins after."""
@@ -91,121 +83,109 @@ class EvalDispatcher:
         return self._never_derailing(first, False, lambda: self._baseline(first))
 
     def on_step(self, step: int, *, final: bool = False) -> Dispatched | None:
-        """To be called after every optimizer step; None if the step is not due. The final point is never skipped."""
+        """To be called after every optimizer step; None if the step is not due, and on all ranks but the first.
+
+        The final point is never skipped.
+        """
         return self._never_derailing(Due(step=step, missed=()), final, lambda: self._due(step, final))
+
+    async def on_step_async(self, step: int, *, final: bool = False) -> Dispatched | None:
+        """The same for a trainer on an event loop, which goes on meanwhile; the model must not change until it returns."""
+        return await asyncio.to_thread(self.on_step, step, final=final)
 
     def drain(self, deadline_s: float) -> bool:
         """Waits, after training, until every point has its record; False if some have not by then."""
-        return self.submitter.drained(deadline_s)
+        return self._desk.submitter.drained(deadline_s) if self._desk else True
 
     def close(self) -> None:
         """Ends the background thread. What is undelivered stays in the outbox for the next process."""
-        self.submitter.close()
+        if self._desk:
+            self._desk.submitter.close()
 
-    def _never_derailing(self, due: Due, final: bool, decide: Callable[[], Due | None]) -> Dispatched | None:
-        """Dispatches what `decide` says is due; until it has, `due` is what is known of the step."""
+    def _baseline(self, first: Due) -> tuple[Due, Path | None]:
+        self._progressed(first.step)
+        self.schedule.mark(first.step)
+        given = self.dispatch.baseline_checkpoint
+        return first, Path(given).absolute() if given else self.dispatch.saved_at(first.step)
+
+    def _due(self, step: int, final: bool) -> tuple[Due, Path | None] | None:
+        self._progressed(step)
+        due = self.schedule.due(step, final=final)
+        return None if due is None else (due, self.dispatch.saved_at(due.step))
+
+    def _progressed(self, step: int) -> None:
+        if self._desk:
+            self._desk.progressed(step)
+
+    def _never_derailing(
+        self, due: Due, final: bool, decide: Callable[[], tuple[Due, Path | None] | None]
+    ) -> Dispatched | None:
+        """Dispatches what `decide`, which every rank answers alike, says is due; until then `due` is all that is known."""
         try:
             decided = decide()
             if decided is None:
                 return None
-            due = decided
-            return self._dispatch(due, final)
+            due, saved = decided
+            admission = self.ranks.broadcast(self._admission(due, final, saved))
+            done = self._carry_out(admission)
+            if self.ranks.broadcast(done is not None and done.skipped is not None):
+                self.schedule.reopen(due.step)
         except Exception as error:
             logger.exception("pinpoint: step %d of %s could not be dispatched", due.step, self.dispatch.run)
-            message = f"{type(error).__name__}: {error}"
+            return self._crashed(due, final, error)
+        return done
+
+    def _admission(self, due: Due, final: bool, saved: Path | None) -> Admission | None:
+        """Rank 0's, whatever happens: the others wait for it."""
+        if self._desk is None:
+            return None
         try:
-            return self._skip(self._point(due, final), SkipReason.CRASHED, message, 0.0, 0.0)
+            return self._desk.admit(due, final, saved)
+        except Exception as error:
+            logger.exception("pinpoint: step %d of %s could not be dispatched", due.step, self.dispatch.run)
+            point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self._desk.attempt, final=final, missed=due.missed)
+            return Admission(point=point, skipped=SkipReason.CRASHED, message=f"{type(error).__name__}: {error}")
+
+    def _carry_out(self, admission: Admission) -> Dispatched | None:
+        reason, message, started = admission.skipped, admission.message, time.monotonic()
+        parts: tuple[StagedPart, ...] = ()
+        if admission.folder is not None:
+            try:
+                parts = self._staged(admission.folder)
+            except Exception as error:
+                logger.exception("pinpoint: export of %s failed", admission.point.name)
+                free_staged(admission.folder)
+                reason, message = SkipReason.EXPORT_FAILED, f"{type(error).__name__}: {error}"
+        seconds = time.monotonic() - started if admission.folder is not None else 0.0
+        if self._desk is None:
+            return None
+        try:
+            if reason is None:
+                return self._desk.submit(admission, parts, seconds)
+            return self._desk.skip(admission, reason, message, seconds)
+        except Exception as error:
+            logger.exception("pinpoint: %s could not be submitted", admission.point.name)
+            due = Due(step=admission.point.step, missed=admission.point.missed)
+            return self._crashed(due, admission.point.final, error)
+
+    def _staged(self, folder: Path) -> tuple[StagedPart, ...]:
+        """Fails on all ranks if it does on any."""
+        if self.export is None:
+            raise ConfigError("there is no exporter to stage the live model with")
+        export = self.export
+        self.ranks.together(lambda: export(folder))
+        staged = getattr(export, "parts", None)
+        found = staged.parts if staged is not None else ()
+        return tuple(StagedPart(host=part.host, path=str(part.folder), shards=part.shards) for part in found)
+
+    def _crashed(self, due: Due, final: bool, error: Exception) -> Dispatched | None:
+        """A bug of ours is a skipped point, too, if that much still works."""
+        if self._desk is None:
+            return None
+        try:
+            point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self._desk.attempt, final=final, missed=due.missed)
+            self.schedule.reopen(due.step)
+            return self._desk.skip(Admission(point=point), SkipReason.CRASHED, f"{type(error).__name__}: {error}", 0.0)
         except Exception:
             logger.exception("pinpoint: the skip of step %d of %s could not be recorded", due.step, self.dispatch.run)
             return None
-
-    def _baseline(self, first: Due) -> Due:
-        self.submitter.progressed(self.dispatch.run, self.attempt, first.step)
-        self.schedule.mark(first.step)
-        return first
-
-    def _due(self, step: int, final: bool) -> Due | None:
-        self.submitter.progressed(self.dispatch.run, self.attempt, step)
-        return self.schedule.due(step, final=final)
-
-    def _dispatch(self, due: Due, final: bool) -> Dispatched:
-        if due.step == self._skipped_at:  # its record is a skip for good: the final point gets one of its own
-            self.attempt = self._another_attempt()
-            self.submitter.progressed(self.dispatch.run, self.attempt, due.step)
-        point = self._point(due, final)
-        has_room, waited = self._wait_for_room(point)
-        if not has_room and not final:
-            message = f"{self.submitter.in_flight} points in flight, max_in_flight is {self.dispatch.max_in_flight}"
-            return self._skip(point, SkipReason.BUSY, message, 0.0, waited)
-        started, folder = time.monotonic(), None
-        try:
-            folder = new_staged(self.settings.staging_dir, point, last_resort_s(self.dispatch.deadline_s))
-            self.export(folder)
-        except Exception as error:
-            logger.exception("pinpoint: export of %s failed", point.name)
-            if folder is not None:
-                free_staged(folder)
-            message = f"{type(error).__name__}: {error}"
-            return self._skip(point, SkipReason.EXPORT_FAILED, message, time.monotonic() - started, waited)
-        return self._submit(point, folder, time.monotonic() - started, waited)
-
-    def _wait_for_room(self, point: EvalPoint) -> tuple[bool, float]:
-        """Whether there is room for one more point, after waiting for it if that is the policy; and the seconds waited."""
-        others = self.dispatch.max_in_flight - 1
-        if self.submitter.wait(others, 0.0):
-            return True, 0.0
-        if self.dispatch.overflow_policy == "skip":
-            return False, 0.0
-        started = time.monotonic()
-        has_room = self.submitter.wait(others, self.dispatch.backpressure_timeout_s)
-        waited = time.monotonic() - started
-        outcome = "and got it" if has_room else "in vain"
-        logger.info("pinpoint: step %d of %s waited %.1f s for room %s", point.step, point.run, waited, outcome)
-        return has_room, waited
-
-    def _point(self, due: Due, final: bool) -> EvalPoint:
-        return EvalPoint(run=self.dispatch.run, step=due.step, attempt=self.attempt, final=final, missed=due.missed)
-
-    def _another_attempt(self) -> int:
-        """A number that this run has not used; without the store it is no count of starts, but unique all the same."""
-        try:
-            return next_attempt(self.store, self.dispatch.run)
-        except (StoreError, OSError) as error:
-            logger.warning("pinpoint: %s gets an attempt that is not counted: %s", self.dispatch.run, error)
-            return self.attempt + UNCOUNTED_ATTEMPTS + int(time.time())
-
-    def _submit(self, point: EvalPoint, folder: Path, exported_s: float, waited_s: float) -> Dispatched:
-        request = self._request(point, SnapshotSource(path=str(folder), staged=True), exported_s)
-        try:
-            self.submitter.submit(Delivery.of(request, self.dispatch.deployment), InFlight.of(request))
-        except OSError:
-            free_staged(folder)
-            raise
-        return Dispatched(point=point, export_time_seconds=exported_s, waited_seconds=waited_s, skipped=None)
-
-    def _skip(self, point: EvalPoint, reason: SkipReason, message: str, exported_s: float, waited_s: float) -> Dispatched:
-        skipped = SkippedPoint(
-            point=point,
-            suite=self.dispatch.suite.name,
-            reason=reason.value,
-            message=message,
-            export_time_seconds=exported_s,
-            finished_at=now(),
-        )
-        request = self._request(point, SnapshotSource(path="", staged=False), exported_s)
-        self.schedule.reopen(point.step)
-        self._skipped_at = point.step
-        self.submitter.submit(Delivery.of(request, self.dispatch.deployment, skipped), None)
-        return Dispatched(point=point, export_time_seconds=exported_s, waited_seconds=waited_s, skipped=reason.value)
-
-    def _request(self, point: EvalPoint, source: SnapshotSource, exported_s: float) -> EvalRequest:
-        return EvalRequest(
-            point=point,
-            source=source,
-            suite=self.dispatch.suite,
-            fleet=self.settings.fleet,
-            store_url=self.settings.store,
-            export_time_seconds=exported_s,
-            keep_snapshots=self.dispatch.keep_snapshots,
-            deadline_s=self.dispatch.deadline_s,
-        )

@@ -8,11 +8,13 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from infra.concurrency import gather_all
 from infra.errors import PinpointError, ServiceUnreachable
 from infra.fleet.lease import connect
+from infra.model import SnapshotSource, StagedPart
 
 T = TypeVar("T")
 KEYS = ("NodeName", "NodeManagerHostname", "NodeManagerAddress")
@@ -20,6 +22,14 @@ KEYS = ("NodeName", "NodeManagerHostname", "NodeManagerAddress")
 
 def is_here(host: str) -> bool:
     return host in ("", socket.gethostname(), socket.getfqdn())
+
+
+def places(source: SnapshotSource) -> tuple[StagedPart, ...]:
+    """Where all of a source lies, "" for the host if that is here: a folder of one host that this one sees is here, too."""
+    parts = source.parts or (StagedPart(path=source.path),)
+    if len(parts) == 1 and Path(parts[0].path).is_dir():
+        return (parts[0].model_copy(update={"host": ""}),)
+    return tuple(part.model_copy(update={"host": ""}) if is_here(part.host) else part for part in parts)
 
 
 async def on_host(host: str, call: Callable[..., T], *arguments: Any) -> T:

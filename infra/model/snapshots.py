@@ -71,8 +71,8 @@ class SnapshotSource(BaseModel):
     """Where a point's weights are before export: a folder in HF layout, as a local path.
 
     With `parts` the model lies on several hosts, or on another one than the flow's; the first part has the index and all
-    metadata, and `path` is its folder. `staged` folders were made for this point alone and are Pinpoint's to export and delete; others are somebody's
-    checkpoint, read in place and never deleted.
+    metadata, and `path` is its folder. `staged` folders were made for this point alone and are Pinpoint's to export and
+    delete; others are somebody's checkpoint, read in place and never deleted.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -82,11 +82,6 @@ class SnapshotSource(BaseModel):
     base: str | None = Field(
         default=None, description="of a LoRA adapter: its base, a local folder or cached hub id; default: what its config names"
     )
-
-    @property
-    def places(self) -> tuple[StagedPart, ...]:
-        """Where all of it lies."""
-        return self.parts or (StagedPart(path=self.path),)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

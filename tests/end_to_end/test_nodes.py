@@ -17,7 +17,7 @@ import pytest
 from flows.reclaim_orphans import sweep_staging_here
 from infra.fleet import lease as leasing
 from infra.fleet.nodes import on_host, on_node
-from infra.model import EvalPoint, EvalReport, SkippedPoint, StagedPart
+from infra.model import EvalPoint, EvalReport, SkippedPoint, SnapshotSource, StagedPart
 from infra.staging import new_staged
 from tests.end_to_end.points import Points, wait_until
 from tests.infra.models import read_tensors, spread
@@ -98,7 +98,7 @@ async def test_what_a_killed_trainer_left_on_another_node_is_swept_there(
 
 def test_a_host_that_is_not_in_the_cluster_is_named_with_the_remedy(services: RunningStack, points: Points) -> None:
     request = points.request(1)
-    source = request.source.model_copy(update={"parts": (StagedPart(host="nowhere", path=request.source.path),)})
+    source = SnapshotSource(path="/gone", staged=True, parts=(StagedPart(host="nowhere", path="/gone"),))
     points.submit(request.model_copy(update={"source": source}))
     record = points.record(1)
     assert isinstance(record, SkippedPoint)

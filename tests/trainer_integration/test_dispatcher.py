@@ -75,7 +75,7 @@ def test_with_skip_there_is_room_again_when_a_point_has_ended(trainer: Trainer) 
     dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
     dispatcher.on_step(10)
     records.commit(trainer.store, report_at(10))
-    until(lambda: dispatcher.submitter.in_flight == 0)
+    until(lambda: dispatcher.desk.submitter.in_flight == 0)
     later = dispatcher.on_step(20)
     assert later is not None
     assert later.skipped is None
@@ -153,7 +153,7 @@ def test_backpressure_waits_for_the_oldest_and_then_goes_on(trainer: Trainer) ->
 def test_a_wait_for_room_is_one_line_of_the_log_with_run_and_step(
     trainer: Trainer, caplog: pytest.LogCaptureFixture, ends: bool
 ) -> None:
-    caplog.set_level(logging.INFO, logger="trainer_integration.dispatcher")
+    caplog.set_level(logging.INFO, logger="trainer_integration.desk")
     dispatcher = trainer.start(max_in_flight=1, backpressure_timeout_s=20 if ends else 0.2)
     assert dispatcher.on_step(10) is not None
     assert caplog.messages == []
@@ -202,12 +202,12 @@ def test_a_staging_area_that_cannot_be_written_is_export_failed(trainer: Trainer
 
 def test_an_outbox_that_cannot_be_written_never_raises_and_leaves_nothing_behind(trainer: Trainer) -> None:
     dispatcher = trainer.start(max_in_flight=1)
-    folder = dispatcher.submitter.outbox.folder
+    folder = dispatcher.desk.submitter.outbox.folder
     shutil.rmtree(folder)
     folder.write_text("a file in the way")
     assert dispatcher.on_step(10) is None
     assert trainer.staged == []
-    assert dispatcher.submitter.in_flight == 0
+    assert dispatcher.desk.submitter.in_flight == 0
     folder.unlink()
     folder.mkdir()
     after = dispatcher.on_step(20)
@@ -227,11 +227,11 @@ def test_an_interrupt_of_the_user_passes_through(trainer: Trainer) -> None:
 def test_a_resumed_run_has_a_new_attempt_and_another_run_its_own(trainer: Trainer, prefect: FakePrefect) -> None:
     for attempt in range(2):
         dispatcher = trainer.start()
-        assert dispatcher.attempt == attempt
+        assert dispatcher.desk.attempt == attempt
         dispatcher.on_step(10)
         until(lambda: len(prefect.runs) == attempt + 1)  # noqa: B023
         dispatcher.close()
-    assert trainer.start(run="other").attempt == 0
+    assert trainer.start(run="other").desk.attempt == 0
 
 
 def test_missed_steps_are_recorded_with_the_point_that_stands_for_them(trainer: Trainer, prefect: FakePrefect) -> None:

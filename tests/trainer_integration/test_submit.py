@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -29,7 +30,9 @@ def test_a_due_step_becomes_one_flow_run_with_name_tags_and_request(trainer: Tra
     body = prefect.runs[0].body
     assert body["name"] == "run · step 000010"
     assert body["tags"] == ["run:run", "step:10", "suite:suite"]
-    assert body["parameters"]["request"]["source"] == {"path": str(trainer.export.folders[0]), "staged": True}
+    source, folder = body["parameters"]["request"]["source"], str(trainer.export.folders[0])
+    assert (source["path"], source["staged"]) == (folder, True)
+    assert source["parts"] == [{"host": socket.gethostname(), "path": folder, "shards": []}]
     assert "state" not in body
     until(lambda: trainer.outbox == [])
 
@@ -90,9 +93,9 @@ def test_a_delivery_whose_answer_was_lost_makes_no_second_flow_run(trainer: Trai
     until(lambda: trainer.outbox == [])
     first.close()
     request = prefect.runs[0].body
-    assert first.submitter.outbox.folder.exists()
+    assert first.desk.submitter.outbox.folder.exists()
     dispatcher = trainer.start()
-    dispatcher.attempt = 0  # the same point once more
+    dispatcher.desk.attempt = 0  # the same point once more
     dispatcher.on_step(10)
     until(lambda: len([r for r in prefect.requests if r[1].endswith("create_flow_run")]) == 2)
     until(lambda: trainer.outbox == [])
@@ -202,7 +205,7 @@ def test_a_point_that_an_earlier_process_left_ends_with_a_record_too_and_is_none
     dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
     if how == "crashed":
         until(lambda: prefect.runs)
-        assert dispatcher.submitter.in_flight == 0
+        assert dispatcher.desk.submitter.in_flight == 0
         prefect.runs[0].end("Crashed")
     until(lambda: records.find(trainer.store, OTHER, "suite"))
     record = records.find(trainer.store, OTHER, "suite")
@@ -293,7 +296,7 @@ def test_a_point_without_a_record_at_its_deadline_ends_as_timeout_whatever_prefe
     assert isinstance(record, SkippedPoint)
     assert record.reason == "timeout"
     assert trainer.staged == []
-    assert dispatcher.submitter.in_flight == 0
+    assert dispatcher.desk.submitter.in_flight == 0
 
 
 def test_a_flow_that_waits_in_the_queue_has_its_own_deadline_before_the_thread_gives_the_point_up(
@@ -355,8 +358,8 @@ def test_a_final_point_with_an_attempt_of_its_own_has_progress_too(trainer: Trai
     dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
     for step, final in ((10, False), (20, False), (20, True)):
         dispatcher.on_step(step, final=final)
-    until(lambda: records.read_progress(trainer.store, "run", dispatcher.attempt) == 20)
-    assert (dispatcher.attempt, records.read_progress(trainer.store, "run", 0)) == (1, 20)
+    until(lambda: records.read_progress(trainer.store, "run", dispatcher.desk.attempt) == 20)
+    assert (dispatcher.desk.attempt, records.read_progress(trainer.store, "run", 0)) == (1, 20)
 
 
 def test_the_credentials_of_prefect_are_sent_and_not_stored(

@@ -1,0 +1,163 @@
+"""What one rank decides for all: whether a due step is admitted, which attempt it is, and what is asked of Prefect.
+
+A step that is not admitted is recorded as skipped at its step, before anything is exported for it.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from infra.config import Settings
+from infra.errors import StoreError
+from infra.model import EvalPoint, EvalRequest, SkippedPoint, SkipReason, SnapshotSource, StagedPart
+from infra.records import next_attempt, now
+from infra.staging import free_staged, new_staged
+from infra.store import Store
+from trainer_integration.options import DispatchSettings
+from trainer_integration.outbox import Delivery, Outbox
+from trainer_integration.schedule import Due
+from trainer_integration.submit import InFlight, Submitter, last_resort_s
+
+logger = logging.getLogger(__name__)
+UNCOUNTED_ATTEMPTS = 1_000_000  # attempts above are no counts of starts: the clock makes them unique
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dispatched:
+    """What `on_step` did, for a trainer's own log; none of it has to be looked at. `waited_seconds` were for room."""
+
+    point: EvalPoint
+    export_time_seconds: float
+    waited_seconds: float
+    skipped: str | None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """To be logged as they are; what the point measured comes later, by `EvalDispatcher.new_metrics`."""
+        found = {
+            "eval/step": float(self.point.step),
+            "eval/export_time_seconds": self.export_time_seconds,
+            "eval/wait_seconds": self.waited_seconds,
+        }
+        return found | ({f"eval/skipped_{self.skipped}": 1.0} if self.skipped else {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admission:
+    """What all ranks do for a due step: stage into `folder`, nothing if the weights lie at `saved`, or skip it."""
+
+    point: EvalPoint
+    waited_s: float = 0.0
+    folder: Path | None = None
+    saved: Path | None = None
+    skipped: SkipReason | None = None
+    message: str = ""
+
+
+class Desk:
+    """Of rank 0; see EvalDispatcher for what its constructor raises."""
+
+    def __init__(self, dispatch: DispatchSettings, settings: Settings) -> None:
+        self.dispatch, self.settings = dispatch, settings
+        self.store = Store(settings.store, settings.s3_access())  # not by the environment: the trainer has S3 clients too
+        self.store.check()
+        self.attempt = next_attempt(self.store, dispatch.run)
+        self._skipped_at: int | None = None
+        api_url = settings.prefect_api_url or "http://127.0.0.1:4200/api"
+        self.submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), self.store, api_url)
+
+    def progressed(self, step: int) -> None:
+        self.submitter.progressed(self.dispatch.run, self.attempt, step)
+
+    def admit(self, due: Due, final: bool, saved: Path | None) -> Admission:
+        """Waits for room if that is the policy. On a `saved` checkpoint the point is measured instead of the live model."""
+        if due.step == self._skipped_at:  # its record is a skip for good: the final point gets one of its own
+            self.attempt = self._another_attempt()
+            self.progressed(due.step)
+        point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self.attempt, final=final, missed=due.missed)
+        has_room, waited = self._wait_for_room(point)
+        if not has_room and not final:
+            message = f"{self.submitter.in_flight} points in flight, max_in_flight is {self.dispatch.max_in_flight}"
+            return Admission(point=point, waited_s=waited, skipped=SkipReason.BUSY, message=message)
+        if saved is not None:
+            return Admission(point=point, waited_s=waited, saved=saved)
+        try:
+            folder = new_staged(self.settings.staging_dir, point, last_resort_s(self.dispatch.deadline_s))
+        except OSError as error:
+            message = f"{type(error).__name__}: {error}"
+            return Admission(point=point, waited_s=waited, skipped=SkipReason.EXPORT_FAILED, message=message)
+        return Admission(point=point, waited_s=waited, folder=folder)
+
+    def submit(self, admission: Admission, parts: tuple[StagedPart, ...], exported_s: float) -> Dispatched:
+        """Raises OSError if it can't be made durable; what was staged is then freed."""
+        staged, path = admission.folder is not None, str(admission.folder or admission.saved)
+        if staged and not parts:
+            parts = (StagedPart(host=socket.gethostname(), path=path),)
+        source = SnapshotSource(path=path, staged=staged, parts=parts)
+        request = self._request(admission.point, source, exported_s)
+        try:
+            self.submitter.submit(Delivery.of(request, self.dispatch.deployment), InFlight.of(request))
+        except OSError:
+            if admission.folder is not None:
+                free_staged(admission.folder)
+            raise
+        return self._done(admission, exported_s, None)
+
+    def skip(self, admission: Admission, reason: SkipReason, message: str, exported_s: float) -> Dispatched:
+        """Raises OSError if it can't be made durable."""
+        point = admission.point
+        skipped = SkippedPoint(
+            point=point,
+            suite=self.dispatch.suite.name,
+            reason=reason.value,
+            message=message,
+            export_time_seconds=exported_s,
+            finished_at=now(),
+        )
+        request = self._request(point, SnapshotSource(path="", staged=False), exported_s)
+        self._skipped_at = point.step
+        self.submitter.submit(Delivery.of(request, self.dispatch.deployment, skipped), None)
+        return self._done(admission, exported_s, reason.value)
+
+    def _done(self, admission: Admission, exported_s: float, skipped: str | None) -> Dispatched:
+        return Dispatched(
+            point=admission.point, export_time_seconds=exported_s, waited_seconds=admission.waited_s, skipped=skipped
+        )
+
+    def _wait_for_room(self, point: EvalPoint) -> tuple[bool, float]:
+        """Whether there is room for one more point, after waiting for it if that is the policy; and the seconds waited."""
+        others = self.dispatch.max_in_flight - 1
+        if self.submitter.wait(others, 0.0):
+            return True, 0.0
+        if self.dispatch.overflow_policy == "skip":
+            return False, 0.0
+        started = time.monotonic()
+        has_room = self.submitter.wait(others, self.dispatch.backpressure_timeout_s)
+        waited = time.monotonic() - started
+        outcome = "and got it" if has_room else "in vain"
+        logger.info("pinpoint: step %d of %s waited %.1f s for room %s", point.step, point.run, waited, outcome)
+        return has_room, waited
+
+    def _another_attempt(self) -> int:
+        """A number that this run has not used; without the store it is no count of starts, but unique all the same."""
+        try:
+            return next_attempt(self.store, self.dispatch.run)
+        except (StoreError, OSError) as error:
+            logger.warning("pinpoint: %s gets an attempt that is not counted: %s", self.dispatch.run, error)
+            return self.attempt + UNCOUNTED_ATTEMPTS + int(time.time())
+
+    def _request(self, point: EvalPoint, source: SnapshotSource, exported_s: float) -> EvalRequest:
+        return EvalRequest(
+            point=point,
+            source=source,
+            suite=self.dispatch.suite,
+            fleet=self.settings.fleet,
+            store_url=self.settings.store,
+            export_time_seconds=exported_s,
+            keep_snapshots=self.dispatch.keep_snapshots,
+            deadline_s=self.dispatch.deadline_s,
+        )

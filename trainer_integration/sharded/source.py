@@ -1,0 +1,49 @@
+"""A live model is a source of pieces: what a rank holds is asked for when it is copied, never all at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from trainer_integration.sharded.blocks import Part, Shape, Target
+from trainer_integration.sharded.host import name_of
+from trainer_integration.sharded.plan import Key, Piece
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Source(Protocol):
+    """The live model, as one rank holds it."""
+
+    def pieces(self) -> Sequence[Piece]:
+        """All that this rank holds. Raises ConfigError naming a parameter that can't be staged, and why."""
+
+    def layout(self, name: str, parts: Mapping[Part, Shape]) -> Sequence[Target]:
+        """The tensors that parameter `name` becomes; a pure function, the same on every rank. None, and it is left out."""
+
+    def values(self, keys: Sequence[Key]) -> Iterator[tuple[Key, torch.Tensor]]:
+        """At least those of `keys`, as they are now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A parameter of this rank; `value` makes it when it is wanted."""
+
+    shape: Shape
+    dtype: torch.dtype
+    value: Callable[[], torch.Tensor]
+
+
+def pieces_of(held: Mapping[Key, Held], dtype: torch.dtype) -> list[Piece]:
+    """Floating values are staged as `dtype`, others as they are. Empty ones are nobody's."""
+    found = [
+        (key, part, dtype if part.dtype.is_floating_point else part.dtype) for key, part in held.items() if 0 not in part.shape
+    ]
+    return [Piece(name, part, one.shape, name_of(kind, name)) for (name, part), one, kind in found]
+
+
+def values_of(held: Mapping[Key, Held], keys: Sequence[Key]) -> Iterator[tuple[Key, torch.Tensor]]:
+    for key in keys:
+        yield key, held[key].value()

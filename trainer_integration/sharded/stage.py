@@ -1,0 +1,198 @@
+"""A staged folder is whole on every node, or nothing of it is left and every rank has raised the same error.
+
+Room is looked for first, then all ranks fill the files side by side. `config.json` gets its name last of all: a folder without
+it was never finished.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+from bisect import bisect_left
+from collections.abc import Callable, Container, Mapping
+from contextlib import ExitStack
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from infra.errors import ShapeMismatch, TensorMissing, TensorUnexpected
+from infra.staging import TTL, free_staged
+from infra.validation.layout import CONFIG
+from trainer_integration.sharded.files import ITEM_BYTES, free_bytes, write_all
+from trainer_integration.sharded.host import host_bytes, torch_dtypes
+from trainer_integration.sharded.plan import Key, Piece, Plan, Transfer, Write
+from trainer_integration.sharded.ranks import Ranks
+from trainer_integration.sharded.source import Source
+from trainer_integration.sharded.spare import Descriptor, Sink, Spare
+from trainer_integration.sharded.transfer import run_transfers
+
+if TYPE_CHECKING:
+    import torch
+
+logger = logging.getLogger(__name__)
+UNFINISHED = ".unfinished"
+MARGIN_BYTES = 2**20  # directories, and the pages that small files are rounded up to
+
+
+class Staging:
+    """One export, as one rank does it. `ttl` is the note that `infra.staging` left beside the folder, if it did."""
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        plan: Plan,
+        source: Source,
+        folder: Path,
+        *,
+        metadata: Mapping[str, bytes],
+        ttl: str = "",
+        spare: Spare | None = None,
+    ) -> None:
+        self.ranks, self.plan, self.source, self.folder = ranks, plan, source, folder
+        self.metadata, self.ttl, self.spare = metadata, ttl, spare
+        self.files = plan.files_on(ranks.node)
+        self.neighbours = plan.ranks_on(ranks.node)
+        self.mine = plan.writes[ranks.rank]
+        self.made: list[Path] = []
+        self.made_folder = False
+        self.sinks: dict[int, Sink] = {}
+        self.inodes: dict[str, int] = {}
+        self.failed: Exception | None = None
+
+    def open(self) -> None:
+        """What can be known to go wrong is known after this, before a byte is copied."""
+        if {piece.key: piece for piece in self.source.pieces()} != self.plan.pieces[self.ranks.rank]:
+            message = "the model has other parameters than when its export was planned: call the exporter's prepare() again"
+            raise ShapeMismatch(message, subject="model")
+        if self.ranks.rank == self.neighbours[0]:
+            self._make_folder()
+            free = self.spare.free(self.files) if self.spare is not None else set()
+            self._refuse_full(free)
+            for file in self.files:
+                self._create(file.name, file.header, file.n_bytes, again=file.name in free)
+
+    def copy(self) -> None:
+        """Goes on to its end after a failure, without writing: others may wait for what this rank sends."""
+        with ExitStack() as closing:
+            self._attempt(partial(self._open_files, closing))
+            self._attempt(self._write_metadata)
+            run_transfers(self.ranks, self.plan, self._give, self._take)
+            self._copy_own()
+        if self.failed is not None:
+            raise self.failed
+
+    def finish(self) -> None:
+        if self.spare is not None:
+            self.spare.keep(self.folder, [file.name for file in self.files], self.inodes)
+        if self.ranks.rank == 0:
+            (self.folder / (CONFIG + UNFINISHED)).rename(self.folder / CONFIG)
+
+    def remove(self) -> None:
+        for path in self.made:
+            path.unlink(missing_ok=True)
+        if self.made_folder:
+            free_staged(self.folder)
+
+    def _make_folder(self) -> None:
+        self.made_folder = not self.folder.exists()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if self.made_folder and self.ttl:
+            (self.folder.parent / TTL).write_text(self.ttl)
+
+    def _refuse_full(self, there: Container[str]) -> None:
+        need = sum(file.n_bytes for file in self.files if file.name not in there) + sum(map(len, self.metadata.values()))
+        free = free_bytes(self.folder)
+        if free < need + MARGIN_BYTES:
+            place = f"{self.folder} on {self.ranks.node}"
+            raise OSError(errno.ENOSPC, f"{place} has {free} bytes free and the model needs {need + MARGIN_BYTES}")
+
+    def _create(self, name: str, content: bytes, n_bytes: int, *, again: bool = False) -> None:
+        """A new file that begins with `content`, the rest of it a hole, or a spare one to be filled again."""
+        path = self.folder / name
+        if again and self.spare is not None:
+            os.link(self.spare.folder / name, path)
+        descriptor = os.open(path, os.O_WRONLY | (0 if again else os.O_CREAT | os.O_EXCL), 0o644)
+        self.made.append(path)
+        try:
+            write_all(descriptor, memoryview(content), 0)
+            os.ftruncate(descriptor, n_bytes)
+        finally:
+            os.close(descriptor)
+
+    def _open_files(self, closing: ExitStack) -> None:
+        for number in {write.file for writes in self.mine.values() for write in writes}:
+            name = self.plan.files[number].name
+            descriptor = os.open(self.folder / name, os.O_RDWR)
+            closing.callback(os.close, descriptor)
+            self.inodes[name] = os.fstat(descriptor).st_ino
+            self.sinks[number] = self.spare.sink(name, descriptor) if self.spare is not None else Descriptor(descriptor)
+
+    def _write_metadata(self) -> None:
+        for name, content in self.metadata.items():  # rank 0 has it, nobody else
+            self._create(name + UNFINISHED if name == CONFIG else name, content, len(content))
+        if CONFIG in self.metadata:
+            self.made.append(self.folder / CONFIG)
+
+    def _copy_own(self) -> None:
+        own = [key for key in self.mine if key in self.plan.pieces[self.ranks.rank]]
+        waiting = set(own)
+        try:
+            for key, values in self.source.values(self._in_turn(own)):
+                self._attempt(partial(self._write_own, key, values, waiting))
+        except Exception as error:
+            logger.debug("pinpoint: the source of the weights failed", exc_info=True)
+            self.failed = self.failed or error
+        if waiting and self.failed is None:
+            name, _ = min(waiting)
+            self.failed = TensorMissing(f"{name} was promised and never came: what exports the model left it out", subject=name)
+
+    def _in_turn(self, own: list[Key]) -> list[Key]:
+        """From file to file, each rank of a node beginning elsewhere: two that write to one file wait for each other."""
+        ordered = sorted(own, key=lambda key: (self.mine[key][0].file, self.mine[key][0].begin))
+        pieces = self.plan.pieces[self.ranks.rank]
+        reached = list(accumulate(pieces[key].n_bytes for key in ordered))
+        place, count = self.neighbours.index(self.ranks.rank), len(self.neighbours)
+        start = bisect_left(reached, reached[-1] * place / count) if reached else 0
+        return ordered[start:] + ordered[:start]
+
+    def _write_own(self, key: Key, values: torch.Tensor, waiting: set[Key]) -> None:
+        piece = self.plan.pieces[self.ranks.rank].get(key)
+        if piece is None:
+            raise TensorUnexpected(f"{key[0]} came, which was not planned: what exports the model made it up", subject=key[0])
+        if key in waiting:
+            self._write(piece, values)
+            waiting.discard(key)
+
+    def _write(self, piece: Piece, values: torch.Tensor) -> None:
+        if values.numel() * ITEM_BYTES[piece.dtype] != piece.n_bytes:
+            message = f"{piece.name} has shape {list(values.shape)}, {list(piece.shape)} was planned"
+            raise ShapeMismatch(message, subject=piece.name)
+        flat, dtype = values.detach().reshape(-1), torch_dtypes()[piece.dtype]
+        for write in self.mine[piece.key]:
+            self._write_block(flat, dtype, write)
+
+    def _write_block(self, flat: torch.Tensor, dtype: torch.dtype, write: Write) -> None:
+        block, size, together = write.block, dtype.itemsize, write.block.width == write.block.stride
+        values = flat[block.start : block.start + block.rows * block.width]
+        offset = write.begin + block.offset * size
+        for data in host_bytes(values, dtype, 1 if together else block.width):
+            self.sinks[write.file].write_rows(data, offset, block.width * size, block.stride * size)
+            offset += len(data) if together else len(data) // block.width * block.stride
+
+    def _give(self, transfer: Transfer) -> torch.Tensor | None:
+        found: list[torch.Tensor] = []
+        self._attempt(lambda: found.extend(values for _, values in self.source.values([transfer.piece.key])))
+        return found[0] if found else None
+
+    def _take(self, transfer: Transfer, values: torch.Tensor) -> None:
+        self._attempt(partial(self._write, transfer.piece, values))
+
+    def _attempt(self, work: Callable[[], object]) -> None:
+        if self.failed is None:
+            try:
+                work()
+            except Exception as error:
+                logger.debug("pinpoint: rank %d could not stage its part", self.ranks.rank, exc_info=True)
+                self.failed = error
