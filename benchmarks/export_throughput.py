@@ -2,11 +2,13 @@
 
     python -m benchmarks.export_throughput [--megabytes 512] [--rounds 3] [--json]
 
-Ours digests every byte twice as it passes (file and tensor, xxh3-128), notes each file, and writes the manifest last. The
+Ours digests every byte as it passes (xxh3-128, by tensor), notes each file, and writes the manifest last. The
 baseline is the libraries' own copy of the same files, as many at once, and nothing else: `shutil.copyfile` and `fdatasync`
 to a folder (ours is on the disk before its manifest says so), `s3fs.put_file` with the same parts to S3. Rounds alternate,
 each into a fresh prefix, and the ratio is of medians. `throughput_vs_plain_copy` above 1 means that ours was the faster; the
-goal is 0.8. `vs_page_cache_copy`, to a folder, is against a copy that does not wait for the disk, as ours then must not either.
+goal is 0.8. `vs_page_cache_copy`, to a folder, is against a copy that does not wait for the disk, as ours then must not
+either. `memory_mb` is by how much one export made a fresh process grow: infra/export.py states 128 MiB and as much again
+in the client, whatever the size of the model.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import multiprocessing
 import os
 import shutil
 import statistics
@@ -90,6 +93,27 @@ def ours(store: Store, folder: Path, names: list[str], durable: bool) -> float:
     return seconds
 
 
+def memory_mb(url: str, folder: Path, names: list[str]) -> int:
+    """In a process of its own; the library, and a connection, are there before it is measured."""
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        grown: int = pool.apply(_grown_mb, (url, folder, names))
+    return grown
+
+
+def _grown_mb(url: str, folder: Path, names: list[str]) -> int:
+    store = Store(url)
+    store.check()
+    before = _peak_kb()
+    ours(store, folder, names, durable=True)
+    return (_peak_kb() - before) // 1024
+
+
+def _peak_kb() -> int:
+    """Not `ru_maxrss`, which a process inherits from the one that started it."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM"))
+
+
 def measure(store: Store, folder: Path, names: list[str], rounds: int) -> dict[str, float]:
     result = {}
     kinds = {"plain_copy": True, "page_cache_copy": False} if store.is_local else {"plain_copy": True}
@@ -103,7 +127,7 @@ def measure(store: Store, folder: Path, names: list[str], rounds: int) -> dict[s
         result[f"ours_s_vs_{kind}"] = round(statistics.median(own), 3)
         ratio = round(statistics.median(plain) / statistics.median(own), 3)
         result["throughput_vs_plain_copy" if durable else "vs_page_cache_copy"] = ratio
-    return result
+    return {**result, "memory_mb": memory_mb(store.url, folder, names)}
 
 
 def main() -> None:

@@ -2,7 +2,8 @@
 missing; one that is cancelled sends nothing more once it has returned.
 
 What was sent is noted beside the lease, by digest; the manifest follows when all of it is there. Memory: `FILES_AT_ONCE` files
-of `PARTS_AT_ONCE` parts of `PART_BYTES` each (infra/s3_objects.py), 256 MiB, whatever the size of the model.
+of `PARTS_AT_ONCE` parts of `PART_BYTES` each (infra/s3_objects.py) are 128 MiB, and as much again in the client, whatever the
+size of the model (`memory_mb` of benchmarks/export_throughput.py); a local store needs a few MiB.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-from infra.model import DatasetResult, EvalReport, SkippedPoint
+from infra.model import DatasetResult, EvalReport, Manifest, SkippedPoint
 
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|~$&]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
@@ -72,13 +72,11 @@ def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str,
     return rows
 
 
-def report_markdown(report: EvalReport, snapshot_files: int, snapshot_bytes: int) -> str:
-    """What was measured, which weights, how that was proved, and how long each phase took; narrow enough for the UI."""
-    proofs = "\n".join(
-        f"| {escaped(proof.engine)} | {_same_or_other(proof.reported_version, report.weight_version)} | {proof.level.value} "
-        f"| {escaped(proof.checksum[:12])}… | {proof.load_seconds:.2f} |"
-        for proof in report.proofs
-    )
+def report_markdown(report: EvalReport, manifest: Manifest | None) -> str:
+    """What was measured, which weights, how that was proved, and how long each phase took; narrow enough for the UI.
+
+    `manifest` is the snapshot's; None for a point that was measured on the trainer's own engines.
+    """
     phases = "\n".join(f"| {name} | {seconds:.2f} |" for name, seconds in report.phases.items())
     outcomes = "\n".join(
         f"| {result.dataset} | {', '.join(f'{n} {name}' for name, n in result.outcomes.items() if n)} | "
@@ -91,15 +89,7 @@ def report_markdown(report: EvalReport, snapshot_files: int, snapshot_bytes: int
 Suite **{report.suite}**, finished {report.finished_at}, {report.lag_steps} steps behind the trainer.
 
 ## Which weights
-Weight version `{report.weight_version}`
-
-Snapshot `{report.snapshot_digest}`: {snapshot_files} files, {snapshot_bytes:,} bytes
-
-| engine | read back | proof | checksum | load (s) |
-|---|---|---|---|---|
-{proofs}
-
-*content*: every tensor in the engine equals the manifest's digest. *agreement*: the engines hold the same weights.
+{_of_snapshot(report, manifest) if manifest else _of_live_engines(report)}
 Every response carried this version and no other.
 
 ## Samples
@@ -120,6 +110,34 @@ Suite digest `{report.suite_digest}`
 {phases}
 | all but staging | {report.duration_seconds:.2f} |
 """
+
+
+def _of_snapshot(report: EvalReport, manifest: Manifest) -> str:
+    proofs = "\n".join(
+        f"| {escaped(proof.engine)} | {_same_or_other(proof.reported_version, report.weight_version)} | {proof.level.value} "
+        f"| {escaped(proof.checksum[:12])}… | {proof.load_seconds:.2f} |"
+        for proof in report.proofs
+    )
+    return f"""Weight version `{report.weight_version}`
+
+Snapshot `{report.snapshot_digest}`: {len(manifest.files)} files, {manifest.n_bytes:,} bytes
+
+| engine | read back | proof | checksum | load (s) |
+|---|---|---|---|---|
+{proofs}
+
+*content*: every tensor in the engine equals the manifest's digest. *agreement*: the engines hold the same weights."""
+
+
+def _of_live_engines(report: EvalReport) -> str:
+    proofs = "\n".join(f"| {escaped(proof.engine)} | {proof.level.value} |" for proof in report.proofs)
+    return f"""Weight version {escaped(report.weight_version)}, a label of the trainer's own, on its own engines
+
+| engine | proof |
+|---|---|
+{proofs}
+
+*live*: the engine reported this label before the first prompt and after the last. What it holds was not looked at."""
 
 
 def _same_or_other(reported: str, pinned: str) -> str:

@@ -1,4 +1,4 @@
-"""A prompt is what the snapshot's own tokenizer and chat template make of it, never another model's."""
+"""A prompt is what the measured model's own tokenizer and chat template make of it, never another model's."""
 
 from __future__ import annotations
 
@@ -6,28 +6,45 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from infra.errors import SnapshotInvalid
-from infra.model import SnapshotRef
+from infra.errors import ConfigError, SnapshotInvalid
+from infra.model import LiveFleet, Pinned, SnapshotRef
 from infra.store import split_location
 from infra.validation.layout import METADATA
+from infra.validation.resolve import resolve_checkpoint
+
+Render = Callable[[str], str]
 
 
-def chat_renderer(snapshot: SnapshotRef) -> Callable[[str], str]:
+def renderer_of(pinned: Pinned) -> Render:
     """Makes a user's message into the text that asks for the assistant's reply.
 
-    Raises SnapshotInvalid if the snapshot brings no chat template.
+    A snapshot brings its template; where that of a live model is, its trainer says.
+    Raises SnapshotMissing for a tokenizer that is not there, SnapshotInvalid if it has no chat template.
     """
-    from transformers import AutoTokenizer
+    if not isinstance(pinned, LiveFleet):
+        return chat_renderer(pinned.snapshot)
+    if pinned.tokenizer is None:
+        raise ConfigError("the chat template of a live model is looked for where 'tokenizer' says: give it")
+    return _renderer(str(resolve_checkpoint(pinned.tokenizer)), pinned.tokenizer)
 
+
+def chat_renderer(snapshot: SnapshotRef) -> Render:
+    """Raises SnapshotInvalid if the snapshot brings no chat template."""
     store, prefix = split_location(snapshot.location)
     with tempfile.TemporaryDirectory(prefix="pinpoint-tokenizer-") as folder:
         for name in snapshot.manifest.files:
             if name in METADATA:
                 store.download(f"{prefix}/{name}", Path(folder) / name)
-        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        return _renderer(folder, snapshot.location)
+
+
+def _renderer(folder: str, called: str) -> Render:
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     if not tokenizer.chat_template:
         raise SnapshotInvalid(
-            f"{snapshot.location} has no chat template, but the suite asks for one: save it with the tokenizer, "
+            f"{called} has no chat template, but the suite asks for one: save it with the tokenizer, "
             "or set apply_chat_template: false",
             subject="chat_template.jinja",
         )

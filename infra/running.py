@@ -17,7 +17,7 @@ from infra.concurrency import gather_all
 from infra.engines.client import EngineClient, Generation
 from infra.errors import DatasetError, EngineError, EngineRefused, FleetUnhealthy, GraderError, GraderTimeout, PinViolation
 from infra.grading import GRADE_DEADLINE_S, GraderPool
-from infra.model import DatasetSpec, PinnedFleet, Problem, Sample, SampleOutcome
+from infra.model import DatasetSpec, Pinned, Problem, Sample, SampleOutcome
 
 logger = logging.getLogger(__name__)
 REQUEST_TIMEOUT_S = 300.0
@@ -27,7 +27,7 @@ REQUEST_AT_FAULT = frozenset({400, 413, 422})
 Render = Callable[[str], str]
 
 
-async def run_samples(pinned: PinnedFleet, spec: DatasetSpec, problems: Sequence[Problem], render: Render) -> list[Sample]:
+async def run_samples(pinned: Pinned, spec: DatasetSpec, problems: Sequence[Problem], render: Render) -> list[Sample]:
     """All samples of all problems, in order of problem and index.
 
     Raises:
@@ -36,8 +36,8 @@ async def run_samples(pinned: PinnedFleet, spec: DatasetSpec, problems: Sequence
         FleetUnhealthy: no engine answered a single request.
     """
     async with AsyncExitStack() as stack:
-        key = pinned.lease.api_key
-        clients = [await stack.enter_async_context(EngineClient(e.base_url, key)) for e in pinned.lease.engines]
+        key = pinned.api_key
+        clients = [await stack.enter_async_context(EngineClient(e.base_url, key)) for e in pinned.engines]
         pool = stack.enter_context(GraderPool(deadline_s=GRADE_DEADLINE_S))
         asker = _Asker(pinned, spec, clients, pool, render)
         queues = [_share(problems, spec.samples_per_prompt, i, len(clients)) for i in range(len(clients))]
@@ -61,10 +61,10 @@ class _Asker:
     """What the workers of one dataset have in common."""
 
     def __init__(
-        self, pinned: PinnedFleet, spec: DatasetSpec, clients: list[EngineClient], pool: GraderPool, render: Render
+        self, pinned: Pinned, spec: DatasetSpec, clients: list[EngineClient], pool: GraderPool, render: Render
     ) -> None:
         self.pinned, self.spec, self.clients, self.pool, self.render = pinned, spec, clients, pool, render
-        self.expected = pinned.version.token
+        self.expected = pinned.token
         self.refused: set[tuple[str, int]] = set()
 
     async def work(self, queue: Iterator[tuple[Problem, int]], engine: int) -> list[Sample]:
@@ -75,11 +75,15 @@ class _Asker:
         failure = ""
         for attempt in range(min(2, len(self.clients)) or 1):
             client = self.clients[(engine + attempt) % len(self.clients)]
-            name = self.pinned.lease.engines[(engine + attempt) % len(self.clients)].name
+            name = self.pinned.engines[(engine + attempt) % len(self.clients)].name
             rid = _sendable(f"{self.expected}/{self.spec.name}/{problem.id}/{index}/{attempt}")
             try:
                 generation = await client.generate(
-                    self.render(problem.prompt), self.spec.sampling, rid=rid, timeout_s=REQUEST_TIMEOUT_S
+                    self.render(problem.prompt),
+                    self.spec.sampling,
+                    rid=rid,
+                    timeout_s=REQUEST_TIMEOUT_S,
+                    cache_key=self.pinned.cache_key,
                 )
             except UnicodeEncodeError as error:
                 return self._refused(problem, index, f"a prompt that is no Unicode text: {error}")

@@ -21,7 +21,7 @@ from infra.transfer import Transfer
 
 T = TypeVar("T")
 PART_BYTES = 16 * 2**20
-PARTS_AT_ONCE = 4
+PARTS_AT_ONCE = 2
 CALL_TIMEOUT_S = 120.0
 CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 120  # a large multipart completion takes long, and is sent twice if it is given up early

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from infra.model import Estimate, Sample, SampleOutcome
 
@@ -76,11 +76,14 @@ def count_outcomes(samples: Sequence[Sample]) -> dict[str, int]:
     return {outcome.value: counted[outcome] for outcome in SampleOutcome}
 
 
-def version_metrics(samples: Sequence[Sample]) -> tuple[float, float]:
-    """Mean step that the engines themselves reported, and the share of responses that span more than one version."""
+def version_metrics(samples: Sequence[Sample], step_of: Callable[[str], int]) -> tuple[float, float]:
+    """Mean step that the engines themselves reported, and the share of responses that span more than one version.
+
+    `step_of` reads a version as its step.
+    """
     answered = [sample for sample in samples if sample.weight_versions]
     if not answered:
         return math.nan, 0.0
-    steps = [int(token.split("/")[1]) for sample in answered for token in set(sample.weight_versions)]
+    steps = [step_of(token) for sample in answered for token in set(sample.weight_versions)]
     mixed = sum(len(set(sample.weight_versions)) > 1 for sample in answered)
     return math.fsum(steps) / len(steps), mixed / len(answered)

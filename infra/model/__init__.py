@@ -5,6 +5,7 @@ imports nothing of Pinpoint but its errors, so that everything else may import i
 """
 
 from infra.model.fleets import EngineProof, EngineRef, FleetLease, FleetSpec, PinnedFleet, ProofLevel
+from infra.model.live import LiveEngine, LiveFleet, LiveRequest
 from infra.model.points import RUN_NAME, EvalPoint, SkipReason, WeightVersion
 from infra.model.results import (
     DatasetResult,
@@ -18,6 +19,9 @@ from infra.model.results import (
 )
 from infra.model.snapshots import BaseModelRef, FileEntry, Manifest, SnapshotRef, SnapshotSource, StagedPart, TensorEntry
 from infra.model.suites import DatasetSpec, Problem, ReasoningGymSource, Sampling, Suite
+
+Pinned = PinnedFleet | LiveFleet  # what may be asked: its engines have said which weights they serve
+PointRequest = EvalRequest | LiveRequest
 
 __all__ = [
     "RUN_NAME",
@@ -33,9 +37,14 @@ __all__ = [
     "FileEntry",
     "FleetLease",
     "FleetSpec",
+    "LiveEngine",
+    "LiveFleet",
+    "LiveRequest",
     "Manifest",
+    "Pinned",
     "PinnedFleet",
     "PointRecord",
+    "PointRequest",
     "Problem",
     "ProofLevel",
     "ReasoningGymSource",

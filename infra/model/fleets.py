@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from infra.errors import ConfigError, PinViolation
-from infra.model.points import WeightVersion
+from infra.model.points import EvalPoint, WeightVersion
 from infra.model.snapshots import SnapshotRef
 
 
@@ -93,6 +93,7 @@ class ProofLevel(StrEnum):
     CONTENT = "content"
     RECORDED = "recorded"
     AGREEMENT = "agreement"
+    LIVE = "live"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,6 +103,7 @@ class EngineProof:
     `content`: the checksum of every tensor it holds is the one that the snapshot's own bytes make, and no tensor of the
     snapshot is left over. `recorded`: not so for every tensor, but all checksums are those of the first verified load of this
     snapshot by engines of this configuration. `agreement`: there was no such load; all checksums equal the other engines'.
+    `live`: no content was looked at; the engine reported this label before and after, and with every response.
     `tensors` is how many the engine holds, `tensors_proved` of how many the content was proved.
     """
 
@@ -136,3 +138,27 @@ class PinnedFleet:
     @property
     def version(self) -> WeightVersion:
         return self.snapshot.version
+
+    @property
+    def token(self) -> str:
+        return self.version.token
+
+    @property
+    def point(self) -> EvalPoint:
+        return self.snapshot.point
+
+    @property
+    def engines(self) -> tuple[EngineRef, ...]:
+        return self.lease.engines
+
+    @property
+    def api_key(self) -> str:
+        return self.lease.api_key
+
+    @property
+    def cache_key(self) -> str:
+        """None is needed: loading the snapshot made the engines forget every prompt."""
+        return ""
+
+    def step_of(self, token: str) -> int:
+        return int(token.split("/")[1])

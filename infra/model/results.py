@@ -84,12 +84,15 @@ class DatasetResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvalReport:
-    """The record of a measured point; `duration_seconds` counts from the flow's own start, not from the queue."""
+    """The record of a measured point; `duration_seconds` counts from the flow's own start, not from the queue.
+
+    `snapshot_digest` is None for a point that was measured on the trainer's own engines, whose content nobody looked at.
+    """
 
     point: EvalPoint
     suite: str
     suite_digest: str
-    snapshot_digest: str
+    snapshot_digest: str | None
     weight_version: str
     proofs: tuple[EngineProof, ...]
     results: tuple[DatasetResult, ...]
