@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Sequence
+from dataclasses import replace
 
 from infra.concurrency import gather_all
 from infra.engines.client import EngineClient
@@ -31,13 +33,26 @@ async def pin(
         SnapshotInvalid: the folder that the engines read is not what the manifest says.
     """
     holdings = await gather_all(_load(engine, lease.api_key, snapshot) for engine in lease.engines)
-    coverages = await cover(holdings, snapshot, elsewhere)
-    verdicts = await asyncio.to_thread(prove, holdings, coverages, snapshot, store)
+    loaded = as_loaded(snapshot, lease.engines)
+    coverages = await cover(holdings, loaded, elsewhere)
+    verdicts = await asyncio.to_thread(prove, holdings, coverages, loaded, store)
     pinned = PinnedFleet(lease=lease, snapshot=snapshot, proofs=tuple(_proof(verdict) for verdict in verdicts))
     if store is not None:
-        await asyncio.to_thread(remember, verdicts, snapshot, store)
+        await asyncio.to_thread(remember, verdicts, loaded, store)
     logger.info("pinned %s on %d engines of fleet %s", pinned.version.token, len(verdicts), lease.fleet)
     return pinned
+
+
+def as_loaded(snapshot: SnapshotRef, engines: Sequence[EngineRef]) -> SnapshotRef:
+    """What engines must hold: the snapshot, or of an adapter what merging it into its base has made, the same on all."""
+    merged = {engine.name: engine.merged for engine in engines if engine.merged is not None}
+    if snapshot.manifest.base is None:
+        return snapshot
+    digests = {name: manifest.snapshot_digest for name, manifest in merged.items()}
+    if len(merged) != len(engines) or len(set(digests.values())) != 1:
+        missing = {engine.name: digests.get(engine.name, "nothing merged") for engine in engines}
+        raise PinViolation(f"engines would load different merges: {missing}", expected="one merge", reported=missing)
+    return replace(snapshot, manifest=next(iter(merged.values())))
 
 
 async def _load(engine: EngineRef, api_key: str, snapshot: SnapshotRef) -> Holding:

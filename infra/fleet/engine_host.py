@@ -16,7 +16,9 @@ from urllib.parse import urlsplit
 
 import httpx
 from filelock import FileLock
+from pydantic import TypeAdapter
 
+from infra.adapters import merge
 from infra.config import load_settings
 from infra.engines.launch import ALIVE_PATH, READY_PATH, Launch, Place, launch
 from infra.engines.options import Options
@@ -25,12 +27,14 @@ from infra.model import EngineRef, FleetSpec, Manifest, SnapshotRef
 from infra.processes import fated, stop
 from infra.reproduction import Coverage, reproduce
 from infra.snapshot import fetch
-from infra.store import Store
+from infra.store import Store, path_of
 
 logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 5.0
+MERGED = "merged-"
+_MANIFEST = TypeAdapter(Manifest)
 
 
 class EngineHost:
@@ -53,8 +57,8 @@ class EngineHost:
 
         Raises FleetUnhealthy with the engine's last words if it does not come up in time.
         """
-        folder = self.fetched(snapshot)
-        architecture = snapshot.manifest.files["config.json"].digest
+        folder, merged = self.loadable(snapshot)
+        architecture = (merged or snapshot.manifest).files["config.json"].digest
         if self.architecture != architecture or not self._answers(ALIVE_PATH, PROBE_TIMEOUT_S):
             self.stop()
             started = self._start(folder, boot_timeout_s)
@@ -68,18 +72,35 @@ class EngineHost:
             pid=self.process.pid,
             checkpoint_path=str(folder),
             configuration=self.configuration,
+            merged=merged,
         )
+
+    def loadable(self, snapshot: SnapshotRef) -> tuple[Path, Manifest | None]:
+        """A folder that an engine can load: the snapshot's, or of an adapter the merged one, with what is in it."""
+        folder, base = self.fetched(snapshot), snapshot.manifest.base
+        if base is None:
+            return folder, None
+        merged = self.cache / f"{MERGED}{snapshot.manifest.snapshot_digest}"
+        note = merged.with_suffix(".json")
+        self.cache.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.cache.with_suffix(".lock")):
+            if not note.exists():
+                shutil.rmtree(merged, ignore_errors=True)
+                made = merge(path_of(base.location), folder, base.snapshot_digest, merged, snapshot.point)
+                note.write_bytes(_MANIFEST.dump_json(made))
+            return merged, _MANIFEST.validate_json(note.read_bytes())
 
     def fetched(self, snapshot: SnapshotRef) -> Path:
         """The snapshot's local folder: in place if it is a local one, else fetched once per node and verified."""
         location = urlsplit(snapshot.location)
         if location.scheme == "file":
-            return Path(location.path)
+            return path_of(snapshot.location)
         self.cache.mkdir(parents=True, exist_ok=True)
         folder = self.cache / snapshot.manifest.snapshot_digest
         with FileLock(self.cache.with_suffix(".lock")):
-            for stale in set(self.cache.iterdir()) - {folder}:
-                shutil.rmtree(stale)
+            for stale in self.cache.iterdir():
+                if snapshot.manifest.snapshot_digest not in stale.name:
+                    shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
             if not folder.exists():
                 partial = folder.with_suffix(".partial")
                 root, _, prefix = snapshot.location.rpartition("/")

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from infra.errors import ConfigError, PinViolation
 from infra.model.points import EvalPoint, WeightVersion
-from infra.model.snapshots import SnapshotRef
+from infra.model.snapshots import Manifest, SnapshotRef
 
 
 class FleetSpec(BaseModel):
@@ -65,7 +65,8 @@ class EngineRef:
     """One engine of a leased fleet, and the local folder from which it must load the snapshot.
 
     `configuration` is a digest of all that decides how the engine holds a snapshot: what it is, its version, its settings,
-    the model's architecture and the hardware. It is empty if nobody knows.
+    the model's architecture and the hardware. It is empty if nobody knows. `merged` says what the folder holds where that is
+    not the snapshot itself, but a LoRA adapter merged into its base.
     """
 
     name: str
@@ -73,6 +74,7 @@ class EngineRef:
     pid: int
     checkpoint_path: str
     configuration: str = ""
+    merged: Manifest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
