@@ -15,16 +15,20 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+import yaml
 from rich.console import Console
 from typer.exceptions import TyperException
 
 from flows.terminal import curve, error_line, places, scores
+from infra.black_box import evaluation_class
 from infra.config import Settings, load_settings, load_suite
 from infra.errors import ConfigError, PinpointError, TrainingFailed
-from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SnapshotSource, Suite
+from infra.model import BlackBoxSpec, EvalPoint, EvalReport, EvalRequest, FleetSpec, SkippedPoint, SnapshotSource, Suite
 from infra.records import find, history, next_attempt, runs
 from infra.snapshot import validate
 from infra.store import Store
+from infra.validation.adapters import is_adapter
+from infra.validation.readers import LocalFolder
 from infra.validation.resolve import resolve_checkpoint
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 from trainer_integration.submit import InFlight, Submitter, last_resort_s
@@ -119,7 +123,10 @@ def up(port: PortOption = None, store: StoreOption = None, settings_file: Settin
 @app.command()
 def evaluate(
     checkpoint: Annotated[str, typer.Argument(help="folder in Hugging Face layout, or cached hub id; it is never changed")],
-    suite: Annotated[Path, typer.Option(help="YAML file: what to measure")],
+    suite: Annotated[Path | None, typer.Option(help="YAML file: what to measure; a function may do without")] = None,
+    function: Annotated[str | None, typer.Option(help="a CheckpointEvalFn of your own: docs/black-box.md")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=YAML", help="a setting of the function")] = None,
+    base: Annotated[str | None, typer.Option(help="of a LoRA adapter: its base; default: what its config names")] = None,
     run: Annotated[str | None, typer.Option(help="run that the point belongs to; default: the folder's name")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="step of the point; default: the number in the folder's name")] = None,
     port: PortOption = None,
@@ -130,19 +137,21 @@ def evaluate(
     from flows.stack import stack_of
 
     settings = _settings(settings_file, store)
-    loaded = load_suite(suite)
-    _check_problems(loaded)
+    black_box = _black_box(function, set_ or [])
+    loaded = _suite(suite, black_box)
     folder = resolve_checkpoint(checkpoint).resolve()
-    validate(folder)
+    if not is_adapter(LocalFolder(folder)):
+        validate(folder)
     point = _point_of(folder if folder.name in checkpoint else Path(checkpoint), run, step)
     with ExitStack() as started:
         with out.status("Starting Prefect and Ray ..."):
             stack = started.enter_context(stack_of(settings, port=port))
         request = EvalRequest(
             point=replace(point, attempt=next_attempt(Store(settings.store), point.run)),
-            source=SnapshotSource(path=str(folder), staged=False),
+            source=SnapshotSource(path=str(folder), staged=False, base=base),
             suite=loaded,
-            fleet=settings.fleet,
+            fleet=FleetSpec() if black_box else settings.fleet,
+            black_box=black_box,
             store_url=settings.store,
         )
         with out.status(f"Evaluating {request.point.name} ..."):
@@ -155,6 +164,31 @@ def evaluate(
     message = f"{record.reason}: {record.message}" if isinstance(record, SkippedPoint) else "no record was written"
     error_line(err, f"{request.point.name} was skipped, {message}")
     raise typer.Exit(FAILED)
+
+
+def _suite(path: Path | None, black_box: BlackBoxSpec | None) -> Suite:
+    if path is None:
+        if black_box is None:
+            raise ConfigError("there is nothing to measure: give --suite, or --function")
+        return Suite(name=re.sub("[^A-Za-z0-9_-]", "-", re.split("[.:]", black_box.function)[-1]))
+    loaded = load_suite(path)
+    _check_problems(loaded)
+    return loaded
+
+
+def _black_box(function: str | None, settings: list[str]) -> BlackBoxSpec | None:
+    if function is None:
+        if settings:
+            raise ConfigError("--set is for a --function: give one, or leave it out")
+        return None
+    evaluation_class(function)
+    given = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {setting}: write NAME=VALUE")
+        given[name] = yaml.safe_load(value)
+    return BlackBoxSpec(function=function, settings=given)
 
 
 @app.command()
@@ -208,6 +242,22 @@ def _reclaim_kept(store: Store, run: str, dry_run: bool) -> None:
         out.print(f"{release_kept(store, run):,} bytes freed.")
 
 
+@app.command()
+def deliver(
+    wait: Annotated[float, typer.Option("--wait", min=0, metavar="SECONDS", help="how long to try")] = 15.0,
+    store: StoreOption = None,
+    settings_file: SettingsOption = None,
+) -> None:
+    """Deliver what trainers on this machine left: points for Prefect, and skips for due steps that a killed trainer lost."""
+    from flows.deliver import deliver_and_tell
+
+    settings = load_settings(settings_file, store_url=store)
+    settings.export_s3()
+    if not deliver_and_tell(settings, wait, out):
+        error_line(err, f"not all was taken within {wait:g} s: see that Prefect and the store are there, and try again")
+        raise typer.Exit(FAILED)
+
+
 @app.command(name="history")
 def show_history(
     run: Annotated[str | None, typer.Argument(help="without it, the runs are listed")] = None,
@@ -254,7 +304,11 @@ def _unwinding_once() -> Iterator[None]:
 
     signal.signal(signal.SIGINT, stop)
     signal.signal(signal.SIGTERM, stop)
-    yield
+    try:
+        yield
+    finally:  # all is unwound; at its end the interpreter would put back handlers that kill
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
 
 def _settings(file: Path | None, store: str | None) -> Settings:

@@ -13,10 +13,12 @@ from infra.errors import PinpointError, ServiceUnreachable
 from infra.fleet.nodes import on_other_hosts
 from infra.reclaim import Found, rows, sweep, sweep_staging
 from infra.store import Store
+from trainer_integration.deliver import deliver_left
 from trainer_integration.outbox import staged_in_outbox
 
 logger = logging.getLogger(__name__)
 TIMEOUT_S = 3600
+DELIVER_S = 30.0
 
 
 @flow(name="reclaim_orphans", flow_run_name="reclaim orphans", persist_result=False, timeout_seconds=TIMEOUT_S)
@@ -27,10 +29,19 @@ async def reclaim_orphans(store_url: str | None = None, dry_run: bool = False) -
         sweep, Store(settings.store), settings.staging_dir, wanted=staged_in_outbox(settings.home), dry_run=dry_run
     )
     found += await _on_other_nodes(settings, dry_run)
+    if not dry_run:
+        await _deliver_left(settings)
     freed = sum(item.size for item in found if item.deleted)
     logger.info("reclaimed %d bytes; %d of %d places deleted", freed, sum(item.deleted for item in found), len(found))
     await acreate_table_artifact(rows(found), key="reclaimed", description=f"{freed:,} bytes freed in {settings.store}")
     return freed
+
+
+async def _deliver_left(settings: Settings) -> None:
+    """What trainers on this machine left in their outboxes when they ended: no point is lost because none starts again."""
+    left = await asyncio.to_thread(deliver_left, settings, DELIVER_S)
+    if left.delivered or left.waiting:
+        logger.info("%d points of ended trainers were delivered, %d wait", len(left.delivered), len(left.waiting))
 
 
 async def _on_other_nodes(settings: Settings, dry_run: bool) -> list[Found]:

@@ -12,6 +12,7 @@ import sys
 from prefect import aserve
 from prefect.types.entrypoint import EntrypointType
 
+from flows.evaluate_live import evaluate_live
 from flows.evaluate_snapshot import evaluate_snapshot
 from flows.reclaim_orphans import reclaim_orphans
 from infra.config import load_settings
@@ -30,13 +31,18 @@ async def serve() -> None:
         description="Evaluate one snapshot; triggered by a trainer at each eval-due step.",
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
+    live = await evaluate_live.ato_deployment(
+        name=DEPLOYMENT,
+        description="Evaluate the live model on the trainer's own engines, while its producer waits at a gate.",
+        entrypoint_type=EntrypointType.MODULE_PATH,
+    )
     reclaiming = await reclaim_orphans.ato_deployment(
         name=DEPLOYMENT,
         description="Delete snapshots, uploads and staged models that no live lease claims.",
         interval=RECLAIM_EVERY_S,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    await aserve(deployment, reclaiming, limit=RUNS_AT_ONCE, pause_on_shutdown=False, print_starting_message=False)
+    await aserve(deployment, live, reclaiming, limit=RUNS_AT_ONCE, pause_on_shutdown=False, print_starting_message=False)
 
 
 if __name__ == "__main__":

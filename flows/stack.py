@@ -209,6 +209,12 @@ def stack_of(settings: Settings, *, port: int | None = None, runner: bool = True
         )
 
 
+def api_url_of(settings: Settings) -> str | None:
+    """Prefect's API that the settings name, or that of a stack which runs for the same home; None if there is neither."""
+    running = None if settings.prefect_api_url else _announced(settings.home.expanduser().absolute())
+    return running["prefect_api_url"] if running else settings.prefect_api_url
+
+
 @contextmanager
 def _announcing(stack: Stack, home: Path) -> Iterator[None]:
     """Tells other commands on this machine where the services are, for as long as they are there."""

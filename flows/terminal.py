@@ -13,8 +13,8 @@ from infra.model import EvalReport, SkippedPoint
 from infra.presentation import history_rows, plain, score_rows
 
 _LONG = ("skipped", "place", "state")
-_TEXT = (*_LONG, "dataset")
-_NARROW = ("dataset", "score [95% interval]", "prompts", "samples", "coverage", "truncated")
+_TEXT = (*_LONG, "dataset", "metric")
+_NARROW = ("metric", "value", "dataset", "score [95% interval]", "prompts", "samples", "coverage", "truncated")
 
 
 def curve(run: str, records: Sequence[EvalReport | SkippedPoint]) -> Table:
@@ -23,8 +23,8 @@ def curve(run: str, records: Sequence[EvalReport | SkippedPoint]) -> Table:
 
 
 def scores(report: EvalReport) -> Table:
-    """One row a dataset."""
-    rows = [{key: row[key] for key in _NARROW} for row in score_rows(report)]
+    """One row a dataset, or a black box's metric."""
+    rows = [{key: cell for key, cell in row.items() if key in _NARROW} for row in score_rows(report)]
     return _table(f"{report.point.name}, weights {report.weight_version}", rows)
 
 

@@ -22,6 +22,7 @@ from infra.store import S3Access
 Model = TypeVar("Model", bound=BaseModel)
 PREFIX = "PINPOINT_"
 SETTINGS_FILE_VARIABLE = "PINPOINT_SETTINGS"
+OPTIONS_PREFIX = "PINPOINT_EVAL_"  # a training run's options, which trainer_integration.eval_options reads and checks
 
 
 class Settings(BaseModel):
@@ -89,7 +90,7 @@ def _environment(environ: Mapping[str, str]) -> dict[str, Any]:
     known = {PREFIX + name.upper(): name for name in Settings.model_fields}
     values: dict[str, Any] = {}
     for variable, value in environ.items():
-        if not variable.startswith(PREFIX) or variable == SETTINGS_FILE_VARIABLE:
+        if not variable.startswith(PREFIX) or variable == SETTINGS_FILE_VARIABLE or variable.startswith(OPTIONS_PREFIX):
             continue
         if variable not in known:
             raise UnknownKey(variable, where="the environment", known=[*known, SETTINGS_FILE_VARIABLE])
@@ -118,6 +119,8 @@ def load_suite(path: str | Path) -> Suite:
     defaults = raw.get("defaults") or {}
     if not isinstance(defaults, dict) or not isinstance(raw.get("datasets"), list):
         raise ConfigError(f"{path}: 'defaults' must be a mapping and 'datasets' a list of mappings")
+    if not raw["datasets"]:
+        raise ConfigError(f"{path}: 'datasets' is empty, so there is nothing to measure: name at least one")
     datasets = [_dataset(path, defaults, entry) for entry in raw["datasets"]]
     return parse(Suite, {"name": raw.get("name", path.stem), "datasets": datasets}, where=str(path))
 

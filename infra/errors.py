@@ -52,6 +52,7 @@ PinpointError
 │   ├── FleetUnhealthy     engines that do not come up
 │   └── LeaseLost          the lease expired or was fenced
 ├── PinViolation           an engine or a response that is not of the pinned version
+├── BlackBoxFailed         a user's own evaluation raised, died, or returned no numbers
 ├── GraderError            a grader raised, or timed out (`GraderTimeout`)
 ├── TrainingFailed         the demo's trainer crashed, or ended before all its points had their records
 ├── ProducerFailed         the tiny trainer's rollouts ended; defined in trainer_integration/tiny_trainer/producer.py
@@ -316,6 +317,10 @@ class PinViolation(PinpointError):
     def __init__(self, message: str, *, expected: str, reported: dict[str, str]) -> None:
         self.expected, self.reported = expected, reported
         super().__init__(message)
+
+
+class BlackBoxFailed(PinpointError):
+    pass
 
 
 class GraderError(PinpointError):

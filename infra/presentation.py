@@ -34,7 +34,9 @@ def score_text(result: DatasetResult) -> str:
 
 
 def score_rows(report: EvalReport) -> list[dict[str, str | int]]:
-    """One row a dataset."""
+    """One row a dataset, or a black box's metric."""
+    if report.metrics:
+        return [{"metric": plain(name), "value": f"{value:g}"} for name, value in report.metrics.items()]
     return [
         {
             "dataset": result.dataset,
@@ -52,7 +54,10 @@ def score_rows(report: EvalReport) -> list[dict[str, str | int]]:
 
 def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str, str]]:
     """One row a point, a column a dataset; a skipped point keeps its place and says why."""
-    datasets = list(dict.fromkeys(r.dataset for record in records if isinstance(record, EvalReport) for r in record.results))
+    reports = [record for record in records if isinstance(record, EvalReport)]
+    datasets = list(
+        dict.fromkeys(name for record in reports for name in (*(r.dataset for r in record.results), *record.metrics))
+    )
     suites = {record.suite for record in records}
     rows: list[dict[str, str]] = []
     for record in records:
@@ -63,7 +68,8 @@ def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str,
             row["suite"] = record.suite
         scores: dict[str, str] = {}
         if isinstance(record, EvalReport):
-            scores = {result.dataset: score_text(result) for result in record.results}
+            scores = {name: f"{value:g}" for name, value in record.metrics.items()}
+            scores |= {result.dataset: score_text(result) for result in record.results}
         row.update({name: scores.get(name, "–") for name in datasets})
         row["lag"] = str(record.lag_steps) if isinstance(record, EvalReport) else "–"
         row["export s"] = f"{record.export_time_seconds:.3f}"
@@ -90,7 +96,7 @@ Suite **{report.suite}**, finished {report.finished_at}, {report.lag_steps} step
 
 ## Which weights
 {_of_snapshot(report, manifest) if manifest else _of_live_engines(report)}
-Every response carried this version and no other.
+{"Every response carried this version and no other." if report.results else ""}
 
 ## Samples
 | dataset | outcomes | bounds | seconds |
@@ -113,6 +119,11 @@ Suite digest `{report.suite_digest}`
 
 
 def _of_snapshot(report: EvalReport, manifest: Manifest) -> str:
+    if not report.proofs:
+        return f"""Weight version `{report.weight_version}`
+
+Snapshot `{report.snapshot_digest}`: {len(manifest.files)} files, {manifest.n_bytes:,} bytes, verified and given to a black box
+as a folder. What that loaded, and how it measured, is its own affair."""
     proofs = "\n".join(
         f"| {escaped(proof.engine)} | {_same_or_other(proof.reported_version, report.weight_version)} | {proof.level.value} "
         f"| {escaped(proof.checksum[:12])}… | {proof.load_seconds:.2f} |"

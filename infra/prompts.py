@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from infra.errors import ConfigError, SnapshotInvalid
@@ -29,13 +29,19 @@ def renderer_of(pinned: Pinned) -> Render:
 
 
 def chat_renderer(snapshot: SnapshotRef) -> Render:
-    """Raises SnapshotInvalid if the snapshot brings no chat template."""
-    store, prefix = split_location(snapshot.location)
+    """Raises SnapshotInvalid if neither the snapshot nor, of an adapter, its base brings a chat template."""
     with tempfile.TemporaryDirectory(prefix="pinpoint-tokenizer-") as folder:
-        for name in snapshot.manifest.files:
-            if name in METADATA:
-                store.download(f"{prefix}/{name}", Path(folder) / name)
+        if snapshot.manifest.base is not None:
+            _bring(snapshot.manifest.base.location, METADATA, Path(folder))
+        _bring(snapshot.location, snapshot.manifest.files, Path(folder))
         return _renderer(folder, snapshot.location)
+
+
+def _bring(location: str, names: Iterable[str], folder: Path) -> None:
+    store, prefix = split_location(location)
+    for name in set(names) & set(METADATA):
+        if store.exists(f"{prefix}/{name}"):
+            store.download(f"{prefix}/{name}", folder / name)
 
 
 def _renderer(folder: str, called: str) -> Render:

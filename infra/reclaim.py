@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from infra.leases import delete_unless_held, known, live_holders
-from infra.staging import free_staged, stale_staged
+from infra.staging import free_staged, free_stale_spares, stale_staged
 from infra.store import Store
 
 logger = logging.getLogger(__name__)
@@ -42,14 +42,14 @@ def sweep(store: Store, staging_dir: Path, *, wanted: Iterable[Path] = (), dry_r
 
 
 def sweep_staging(staging_dir: Path, wanted: Iterable[Path], *, dry_run: bool) -> list[Found]:
-    """This machine's staged models alone."""
-    found = []
-    for folder, size in stale_staged(staging_dir, wanted).items():
-        if not dry_run:
-            free_staged(folder)
-        place = f"{socket.gethostname()}:{folder}"
-        found.append(Found(place=place, size=size, uploads=0, holders=(), deleted=not dry_run))
-    return found
+    """This machine's staged models, and spare memory of trainers that are gone."""
+    stale = stale_staged(staging_dir, wanted)
+    for folder in () if dry_run else stale:
+        free_staged(folder)
+    return [
+        Found(place=f"{socket.gethostname()}:{folder}", size=size, uploads=0, holders=(), deleted=not dry_run)
+        for folder, size in {**stale, **free_stale_spares(staging_dir, dry_run=dry_run)}.items()
+    ]
 
 
 def _snapshot(store: Store, prefix: str, dry_run: bool) -> Found:

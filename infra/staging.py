@@ -1,11 +1,14 @@
 """A staged model is in memory only as long as somebody will still export it: it is freed on every outcome, or found later.
 
 Layout below the staging folder: `staged/RUN/POINT-ID/model`, the files, and `staged/RUN/POINT-ID/ttl`, the seconds after which
-no point can want them any more.
+no point can want them any more. Memory that is kept to be filled again is `spare/NAME`, and its process holds
+`spare/NAME.lock` as long as it lives.
 """
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import time
 import uuid
@@ -14,7 +17,7 @@ from pathlib import Path
 
 from infra.model import EvalPoint
 
-STAGED, MODEL, TTL = "staged", "model", "ttl"
+STAGED, MODEL, TTL, SPARE = "staged", "model", "ttl", "spare"
 
 
 def new_staged(staging_dir: Path, point: EvalPoint, ttl_s: float) -> Path:
@@ -44,4 +47,38 @@ def stale_staged(staging_dir: Path, wanted: Iterable[Path]) -> dict[Path, int]:
             continue  # freed meanwhile, or being made
         if over and folder.absolute() not in keep:
             found[folder] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    return found
+
+
+def lock_spare(folder: Path) -> int | None:
+    """The lock of a folder of spare memory, as a descriptor; None if another process has it."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder.with_name(f"{folder.name}.lock"), os.O_CREAT | os.O_RDWR, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def free_spare(folder: Path, lock: int) -> None:
+    """Deletes spare memory whose lock one has, then lets go of that."""
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.with_name(f"{folder.name}.lock").unlink(missing_ok=True)
+    os.close(lock)
+
+
+def free_stale_spares(staging_dir: Path, *, dry_run: bool) -> dict[Path, int]:
+    """Spare memory whose process is gone, with its size in bytes; deleted, unless `dry_run`."""
+    found: dict[Path, int] = {}
+    for folder in (path for path in (staging_dir / SPARE).glob("*") if path.is_dir()):
+        lock = lock_spare(folder)
+        if lock is None:
+            continue
+        found[folder] = sum(file.stat().st_size for file in folder.iterdir() if file.stat().st_nlink == 1)
+        if dry_run:
+            os.close(lock)
+        else:
+            free_spare(folder, lock)
     return found

@@ -9,7 +9,7 @@ from prefect import task
 from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
 
 from infra.datasets import suite_digest
-from infra.model import DatasetResult, EvalReport, EvalRequest, PinnedFleet, SkippedPoint
+from infra.model import DatasetResult, Delivered, EvalReport, LiveFleet, Pinned, PointRequest, SkippedPoint
 from infra.presentation import report_markdown, score_rows
 from infra.records import commit, now, read_progress
 from infra.store import Store
@@ -22,18 +22,23 @@ TIMEOUT_S = 300
 
 @task(name="report", task_run_name="report step {request.point.step}", timeout_seconds=TIMEOUT_S, **RETRIED)
 async def report(
-    request: EvalRequest, pinned: PinnedFleet, results: list[DatasetResult], phases: dict[str, float]
+    request: PointRequest,
+    pinned: Pinned | Delivered,
+    results: list[DatasetResult],
+    phases: dict[str, float],
+    metrics: dict[str, float] | None = None,
 ) -> EvalReport | SkippedPoint:
     """Commits the report of a measured point and shows it; gives the record that counts, which is the first one."""
     store = Store(request.store_url)
     point = request.point
+    manifest = None if isinstance(pinned, LiveFleet) else pinned.snapshot.manifest
     trainer_step = await asyncio.to_thread(read_progress, store, point.run, point.attempt)
     made = EvalReport(
         point=point,
         suite=request.suite.name,
         suite_digest=await asyncio.to_thread(suite_digest, request.suite),
-        snapshot_digest=pinned.snapshot.manifest.snapshot_digest,
-        weight_version=pinned.version.token,
+        snapshot_digest=manifest.snapshot_digest if manifest else None,
+        weight_version=pinned.token,
         proofs=pinned.proofs,
         results=tuple(results),
         lag_steps=max(0, (trainer_step if trainer_step is not None else point.step) - point.step),
@@ -41,12 +46,12 @@ async def report(
         duration_seconds=sum(phases.values()),
         phases=phases,
         finished_at=now(),
+        metrics=metrics or {},
     )
     record = await asyncio.to_thread(commit, store, made)
-    manifest = pinned.snapshot.manifest
     if isinstance(record, EvalReport):
         await acreate_table_artifact(score_rows(record), description=f"Scores of {point.name}")
-        markdown = report_markdown(record, len(manifest.files), manifest.n_bytes)
+        markdown = report_markdown(record, manifest)
         await acreate_markdown_artifact(markdown, description=f"Report of {point.name}")
     await show_history(store, point.run)
     return record

@@ -9,7 +9,15 @@ from prefect.cache_policies import NO_CACHE
 from infra import errors
 from infra.errors import EvalSkip, PinpointError
 
-PERMANENT = (errors.SnapshotError, errors.PinViolation, errors.ConfigError, errors.StoreDenied, errors.NoCapacity, EvalSkip)
+PERMANENT = (
+    errors.SnapshotError,
+    errors.PinViolation,
+    errors.ConfigError,
+    errors.StoreDenied,
+    errors.NoCapacity,
+    errors.BlackBoxFailed,
+    EvalSkip,
+)
 
 
 def worth_retrying(error: BaseException) -> bool:

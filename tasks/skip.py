@@ -11,7 +11,7 @@ from prefect.runtime import flow_run
 
 from infra import errors
 from infra.errors import EvalSkip, StoreError
-from infra.model import EvalReport, EvalRequest, SkippedPoint, SkipReason
+from infra.model import EvalReport, PointRequest, SkippedPoint, SkipReason
 from infra.records import commit
 from infra.store import Store
 from tasks.history import show_history
@@ -29,6 +29,7 @@ REASONS: tuple[tuple[type[BaseException], SkipReason], ...] = (
     (errors.FleetUnhealthy, SkipReason.UNHEALTHY),
     (errors.EngineError, SkipReason.UNHEALTHY),
     (errors.ServiceUnreachable, SkipReason.UNHEALTHY),
+    (errors.BlackBoxFailed, SkipReason.CRASHED),
     (TimeoutError, SkipReason.TIMEOUT),
 )
 
@@ -44,7 +45,7 @@ def as_skip(error: BaseException) -> EvalSkip | None:
 
 
 @task(name="skip", task_run_name="skip step {skipped.point.step}: {skipped.reason}", timeout_seconds=120, **UNCACHED)
-async def skip(request: EvalRequest, skipped: SkippedPoint) -> EvalReport | SkippedPoint:
+async def skip(request: PointRequest, skipped: SkippedPoint) -> EvalReport | SkippedPoint:
     """Leaves the skip where people look: in the store, as a tag of the flow run, in the run's history.
 
     Gives the record that counts: that of a point that has one already stays. A store that is down is no reason to hide the

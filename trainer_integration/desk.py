@@ -1,6 +1,7 @@
 """What one rank decides for all: whether a due step is admitted, which attempt it is, and what is asked of Prefect.
 
-A step that is not admitted is recorded as skipped at its step, before anything is exported for it.
+A step that is not admitted is recorded as skipped at its step, before anything is exported for it. From the moment it is due
+until its delivery is on disk, an intent says what is to be recorded if the trainer dies.
 """
 
 from __future__ import annotations
@@ -13,16 +14,18 @@ from pathlib import Path
 
 from infra.config import Settings
 from infra.errors import StoreError
-from infra.model import EvalPoint, EvalRequest, SkippedPoint, SkipReason, SnapshotSource, StagedPart
+from infra.model import EvalPoint, EvalRequest, FleetSpec, SkippedPoint, SkipReason, SnapshotSource, StagedPart
 from infra.records import next_attempt, now
 from infra.staging import free_staged, new_staged
 from infra.store import Store
+from trainer_integration.intents import Intent
 from trainer_integration.options import DispatchSettings
 from trainer_integration.outbox import Delivery, Outbox
 from trainer_integration.schedule import Due
 from trainer_integration.submit import InFlight, Submitter, last_resort_s
 
 logger = logging.getLogger(__name__)
+DIED = "the trainer ended before it had dispatched the point: while it waited for room, or exported the model"
 UNCOUNTED_ATTEMPTS = 1_000_000  # attempts above are no counts of starts: the clock makes them unique
 
 
@@ -66,7 +69,8 @@ class Desk:
         self.store = Store(settings.store, settings.s3_access())  # not by the environment: the trainer has S3 clients too
         self.store.check()
         self.attempt = next_attempt(self.store, dispatch.run)
-        self._skipped_at: int | None = None
+        self._dispatched: set[int] = set()
+        self._intent: Intent | None = None
         api_url = settings.prefect_api_url or "http://127.0.0.1:4200/api"
         self.submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), self.store, api_url)
 
@@ -75,10 +79,13 @@ class Desk:
 
     def admit(self, due: Due, final: bool, saved: Path | None) -> Admission:
         """Waits for room if that is the policy. On a `saved` checkpoint the point is measured instead of the live model."""
-        if due.step == self._skipped_at:  # its record is a skip for good: the final point gets one of its own
+        if due.step in self._dispatched:  # its record is for good, a skip for one: the next point there is another attempt
             self.attempt = self._another_attempt()
+            self._dispatched.clear()
             self.progressed(due.step)
         point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self.attempt, final=final, missed=due.missed)
+        self._intent = Intent(self.submitter.outbox, self._skip_of(point, SkipReason.CRASHED, DIED, 0.0))
+        self._dispatched.add(due.step)
         has_room, waited = self._wait_for_room(point)
         if not has_room and not final:
             message = f"{self.submitter.in_flight} points in flight, max_in_flight is {self.dispatch.max_in_flight}"
@@ -90,6 +97,7 @@ class Desk:
         except OSError as error:
             message = f"{type(error).__name__}: {error}"
             return Admission(point=point, waited_s=waited, skipped=SkipReason.EXPORT_FAILED, message=message)
+        self._intent.stages(folder)
         return Admission(point=point, waited_s=waited, folder=folder)
 
     def submit(self, admission: Admission, parts: tuple[StagedPart, ...], exported_s: float) -> Dispatched:
@@ -100,7 +108,7 @@ class Desk:
         source = SnapshotSource(path=path, staged=staged, parts=parts)
         request = self._request(admission.point, source, exported_s)
         try:
-            self.submitter.submit(Delivery.of(request, self.dispatch.deployment), InFlight.of(request))
+            self._put(Delivery.of(request, self.dispatch.deployment), InFlight.of(request))
         except OSError:
             if admission.folder is not None:
                 free_staged(admission.folder)
@@ -109,7 +117,22 @@ class Desk:
 
     def skip(self, admission: Admission, reason: SkipReason, message: str, exported_s: float) -> Dispatched:
         """Raises OSError if it can't be made durable."""
-        point = admission.point
+        self._dispatched.add(admission.point.step)
+        self._put(self._skip_of(admission.point, reason, message, exported_s), None)
+        return self._done(admission, exported_s, reason.value)
+
+    def leave(self) -> None:
+        """To be called after each dispatch: one that came to nothing leaves its intent to the background thread."""
+        if self._intent is not None:
+            self._intent.given_up()
+            self._intent = None
+
+    def _put(self, delivery: Delivery, watched: InFlight | None) -> None:
+        self.submitter.submit(delivery, watched, self._intent.stem if self._intent else None)
+        if self._intent is not None:
+            self._intent.fulfilled()
+
+    def _skip_of(self, point: EvalPoint, reason: SkipReason, message: str, exported_s: float) -> Delivery:
         skipped = SkippedPoint(
             point=point,
             suite=self.dispatch.suite.name,
@@ -119,9 +142,7 @@ class Desk:
             finished_at=now(),
         )
         request = self._request(point, SnapshotSource(path="", staged=False), exported_s)
-        self._skipped_at = point.step
-        self.submitter.submit(Delivery.of(request, self.dispatch.deployment, skipped), None)
-        return self._done(admission, exported_s, reason.value)
+        return Delivery.of(request, self.dispatch.deployment, skipped)
 
     def _done(self, admission: Admission, exported_s: float, skipped: str | None) -> Dispatched:
         return Dispatched(
@@ -155,7 +176,8 @@ class Desk:
             point=point,
             source=source,
             suite=self.dispatch.suite,
-            fleet=self.settings.fleet,
+            fleet=FleetSpec() if self.dispatch.black_box else self.settings.fleet,  # a black box brings its own engines
+            black_box=self.dispatch.black_box,
             store_url=self.settings.store,
             export_time_seconds=exported_s,
             keep_snapshots=self.dispatch.keep_snapshots,

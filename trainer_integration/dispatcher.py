@@ -19,7 +19,7 @@ from pathlib import Path
 from infra.config import Settings
 from infra.errors import ConfigError, PinpointError
 from infra.model import EvalPoint, EvalReport, SkippedPoint, SkipReason, StagedPart
-from infra.staging import free_staged
+from infra.staging import SPARE, free_staged
 from trainer_integration.contract import Exporter
 from trainer_integration.desk import Admission, Desk, Dispatched
 from trainer_integration.metrics import metrics_of
@@ -47,6 +47,9 @@ class EvalDispatcher:
         self.dispatch, self.settings, self.export = dispatch, settings, export
         self.ranks = ranks or getattr(export, "ranks", None) or Ranks.alone()
         self.schedule = Schedule(dispatch.every, start=dispatch.start_step)
+        reuse = getattr(export, "reuse_memory", None)
+        if dispatch.reuse_memory and reuse is not None:
+            reuse(settings.staging_dir / SPARE / dispatch.run)
         self._desk: Desk | None = None
         self._reported = 0
         refusal: PinpointError | None = None
@@ -77,10 +80,24 @@ class EvalDispatcher:
         self._reported += len(fresh)
         return [metrics_of(record) for record in fresh]
 
+    def resume(self, step: int) -> None:
+        """Says, before `baseline`, that training goes on after `step`, for a trainer that learns it only now."""
+        if step != self.dispatch.start_step:  # so it does not start from the baseline's checkpoint
+            changes = {"start_step": step, "baseline_checkpoint": None}
+            self.dispatch = self.dispatch.model_copy(update=changes)
+            self.schedule = Schedule(self.dispatch.every, start=step)
+
     def baseline(self) -> Dispatched | None:
         """The point before training, at the step it begins after."""
         first = Due(step=self.dispatch.start_step, missed=())
         return self._never_derailing(first, False, lambda: self._baseline(first))
+
+    def evaluate(self, step: int, checkpoint: Path | None = None, *, final: bool = False) -> Dispatched | None:
+        """A point at `step` whatever the schedule says, for a trainer that has its own: of `checkpoint`, which is read in
+        place, or else as `on_step` would. A step that has a point already gets another attempt.
+        """
+        due = Due(step=step, missed=())
+        return self._never_derailing(due, final, lambda: self._asked_for(due, checkpoint, final))
 
     def on_step(self, step: int, *, final: bool = False) -> Dispatched | None:
         """To be called after every optimizer step; None if the step is not due, and on all ranks but the first.
@@ -92,6 +109,13 @@ class EvalDispatcher:
     async def on_step_async(self, step: int, *, final: bool = False) -> Dispatched | None:
         """The same for a trainer on an event loop, which goes on meanwhile; the model must not change until it returns."""
         return await asyncio.to_thread(self.on_step, step, final=final)
+
+    def saved_at(self, step: int) -> Path | None:
+        """Where the model of `step` is read; None if it is exported. A first or last step need not be one that is saved."""
+        interval = self.dispatch.save_interval
+        if self.export is not None and interval and (step % interval or step == 0):
+            return None
+        return self.dispatch.saved_at(step)
 
     def drain(self, deadline_s: float) -> bool:
         """Waits, after training, until every point has its record; False if some have not by then."""
@@ -106,12 +130,17 @@ class EvalDispatcher:
         self._progressed(first.step)
         self.schedule.mark(first.step)
         given = self.dispatch.baseline_checkpoint
-        return first, Path(given).absolute() if given else self.dispatch.saved_at(first.step)
+        return first, Path(given).absolute() if given else self.saved_at(first.step)
+
+    def _asked_for(self, due: Due, checkpoint: Path | None, final: bool) -> tuple[Due, Path | None]:
+        self._progressed(due.step)
+        self.schedule.mark(due.step)
+        return due, checkpoint.absolute() if checkpoint else self.saved_at(due.step)
 
     def _due(self, step: int, final: bool) -> tuple[Due, Path | None] | None:
         self._progressed(step)
         due = self.schedule.due(step, final=final)
-        return None if due is None else (due, self.dispatch.saved_at(due.step))
+        return None if due is None else (due, self.saved_at(due.step))
 
     def _progressed(self, step: int) -> None:
         if self._desk:
@@ -133,6 +162,9 @@ class EvalDispatcher:
         except Exception as error:
             logger.exception("pinpoint: step %d of %s could not be dispatched", due.step, self.dispatch.run)
             return self._crashed(due, final, error)
+        finally:
+            if self._desk:
+                self._desk.leave()
         return done
 
     def _admission(self, due: Due, final: bool, saved: Path | None) -> Admission | None:

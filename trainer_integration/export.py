@@ -41,6 +41,11 @@ class HuggingFaceExporter:
         self.model.save_pretrained(folder, safe_serialization=True)
         self.tokenizer.save_pretrained(folder)
 
+    def reuse_memory(self, spare_folder: Path) -> None:
+        """As StagedExporter's; without effect on an object that saves itself."""
+        if self.staged is not None:
+            self.staged.reuse_memory(spare_folder)
+
     def _staged(self) -> StagedExporter | None:
         if not (hasattr(self.model, "all_tied_weights_keys") and hasattr(self.model, "config")):
             return None

@@ -15,6 +15,7 @@ def metrics_of(record: EvalReport | SkippedPoint) -> dict[str, float]:
         **common,
         "eval/lag_steps": float(record.lag_steps),
         "eval/duration_seconds": record.duration_seconds,
+        **{f"eval/{name}": value for name, value in record.metrics.items()},
         **dict(scores),
     }
 

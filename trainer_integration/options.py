@@ -9,7 +9,7 @@ from typing import Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from infra.errors import ConfigError
-from infra.model import Suite
+from infra.model import BlackBoxSpec, Suite
 from trainer_integration.outbox import DEPLOYMENT
 
 STEP_FIELDS = ("step", "rollout_id")  # what Miles calls it, too
@@ -26,6 +26,9 @@ class DispatchSettings(BaseModel):
     max_in_flight: int = Field(default=2, ge=1, description="points that may be under way at once")
     overflow_policy: Literal["backpressure", "skip"] = "backpressure"
     backpressure_timeout_s: float = Field(default=600.0, gt=0, description="how long a due step waits for room")
+    reuse_memory: bool = Field(
+        default=True, description="keep the memory of one staged model between points: staging into it is several times as fast"
+    )
     keep_snapshots: int = Field(default=0, ge=0, description="how many of the run's evaluated snapshots stay in the store")
     save_hf: str | None = Field(
         default=None,
@@ -35,6 +38,9 @@ class DispatchSettings(BaseModel):
     save_interval: int | None = Field(default=None, ge=1, description="reuse mode: steps between those checkpoints")
     baseline_checkpoint: str | None = Field(
         default=None, description="what training starts from: the baseline is measured on it, and nothing is exported for it"
+    )
+    black_box: BlackBoxSpec | None = Field(
+        default=None, description="a user's own evaluation, which is given each snapshot, instead of a fleet"
     )
     deployment: str = DEPLOYMENT
     deadline_s: float = Field(

@@ -59,9 +59,13 @@ class Outbox:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
 
-    def put(self, delivery: Delivery) -> Path:
+    def new_stem(self) -> str:
+        """The name, without its suffix, of what is dispatched now; sorts by time."""
+        return f"{time.time_ns():020d}-{next(self._count):06d}-{uuid.uuid4().hex[:8]}"
+
+    def put(self, delivery: Delivery, stem: str | None = None) -> Path:
         """Returns when the record is durable under its name, which it gives. The file is gone once it was delivered."""
-        stem = f"{time.time_ns():020d}-{next(self._count):06d}-{uuid.uuid4().hex[:8]}"
+        stem = stem or self.new_stem()
         partial = self.folder / f"{stem}.partial"
         with partial.open("w", encoding="utf-8") as file:
             file.write(delivery.model_dump_json())
@@ -81,6 +85,11 @@ class Outbox:
                     file.rename(file.with_suffix(".unreadable"))
                 continue
             yield file, delivery
+
+    def remove(self, file: Path) -> None:
+        """Forgets a delivery that was taken, and before it the intent that a crash may have left beside it."""
+        file.with_suffix(".intent").unlink(missing_ok=True)
+        file.unlink(missing_ok=True)  # another process may have delivered it, too
 
     def __len__(self) -> int:
         return sum(1 for _ in self.folder.glob("*.json"))

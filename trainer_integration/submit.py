@@ -27,6 +27,7 @@ from infra.retention import retire_snapshots
 from infra.staging import free_staged
 from infra.store import Store
 from trainer_integration.backoff import Backoff
+from trainer_integration.intents import settle_left
 from trainer_integration.outbox import Delivery, Outbox
 from trainer_integration.prefect_api import TERMINAL, PrefectApi, PrefectRefused
 
@@ -101,15 +102,15 @@ class Submitter:
     def in_flight(self) -> int:
         return len(self._in_flight)
 
-    def submit(self, delivery: Delivery, watched: InFlight | None) -> None:
-        """Durable when it returns; everything else happens later, in the thread. Raises OSError if it can't be made so."""
+    def submit(self, delivery: Delivery, watched: InFlight | None, stem: str | None = None) -> None:
+        """Durable when it returns, as `stem`; all else happens later, in the thread. Raises OSError if it can't be made so."""
         key = delivery.idempotency_key
         with self.changed:
             self._own.add(key)
             if watched is not None:
                 self._in_flight[key] = watched
         try:
-            self._put.append(self.outbox.put(delivery))
+            self._put.append(self.outbox.put(delivery, stem))
         except OSError:
             with self.changed:
                 self._own.discard(key)
@@ -160,12 +161,13 @@ class Submitter:
                 self._attempt(partial(self._deliver, file, delivery), f"delivery of {file.name}", *needs)
         if time.monotonic() >= self._next_poll:
             self._next_poll = time.monotonic() + POLL_S
+            self._attempt(partial(settle_left, self.outbox), "what dead trainers left")
             self._attempt(self._publish_progress, "progress", f"{STORE} {self.store.url}")
             for key, flight in [*self._in_flight.items(), *self._left.items()]:
                 self._attempt(partial(self._settle, key, flight), f"record of {key}", f"{STORE} {flight.store_url}")
                 self._attempt(partial(self._ask, flight), f"state of {key}", PREFECT)
 
-    def _attempt(self, duty: Callable[[], None], name: str, *needs: str) -> None:
+    def _attempt(self, duty: Callable[[], object], name: str, *needs: str) -> None:
         """Does `duty`, unless it or something it needs has just failed; a failure makes only what is at fault wait."""
         if self._backoff.waits(name, *needs):
             return
@@ -194,7 +196,7 @@ class Submitter:
             if flight is not None:
                 flight.refused = str(error)
             return
-        file.unlink(missing_ok=True)  # another process may have delivered it, too
+        self.outbox.remove(file)
         self._committed.discard(delivery.idempotency_key)
         if flight is not None:
             flight.flow_run_id = run_id

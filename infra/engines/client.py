@@ -93,9 +93,7 @@ class EngineClient:
                 whole = hashlib.sha256(orjson.dumps(tensors, option=orjson.OPT_SORT_KEYS)).hexdigest()
             return whole, tensors, str(answer.get("algorithm", ""))
 
-    async def generate(
-        self, prompt: str, sampling: Sampling, *, rid: str, timeout_s: float, cache_key: str = ""
-    ) -> Generation:
+    async def generate(self, prompt: str, sampling: Sampling, *, rid: str, timeout_s: float, cache_key: str = "") -> Generation:
         """One response to one prompt. A call that is cancelled closes its connection, at which an engine drops the request.
 
         What an engine keeps of prompts is shared only with requests of the same `cache_key` (SGLang calls it `extra_key`).

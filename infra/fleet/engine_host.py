@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -12,29 +11,22 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO
-from urllib.parse import urlsplit
 
 import httpx
-from filelock import FileLock
-from pydantic import TypeAdapter
 
-from infra.adapters import merge
 from infra.config import load_settings
 from infra.engines.launch import ALIVE_PATH, READY_PATH, Launch, Place, launch
 from infra.engines.options import Options
 from infra.errors import FleetUnhealthy
+from infra.fetched import NodeCache
 from infra.model import EngineRef, FleetSpec, Manifest, SnapshotRef
 from infra.processes import fated, stop
 from infra.reproduction import Coverage, reproduce
-from infra.snapshot import fetch
-from infra.store import Store, path_of
 
 logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 5.0
-MERGED = "merged-"
-_MANIFEST = TypeAdapter(Manifest)
 
 
 class EngineHost:
@@ -46,7 +38,7 @@ class EngineHost:
         self.address = "127.0.0.1" if spec.bind == "loopback" else _node_address()
         settings = load_settings()
         settings.export_s3()
-        self.cache = settings.staging_dir / "fetched" / spec.name
+        self.cache = NodeCache(settings.staging_dir / "fetched" / spec.name)
         self.process: subprocess.Popen[bytes] | None = None
         self.base_url = ""
         self.architecture = ""
@@ -57,7 +49,7 @@ class EngineHost:
 
         Raises FleetUnhealthy with the engine's last words if it does not come up in time.
         """
-        folder, merged = self.loadable(snapshot)
+        folder, merged = self.cache.loadable(snapshot)
         architecture = (merged or snapshot.manifest).files["config.json"].digest
         if self.architecture != architecture or not self._answers(ALIVE_PATH, PROBE_TIMEOUT_S):
             self.stop()
@@ -75,47 +67,13 @@ class EngineHost:
             merged=merged,
         )
 
-    def loadable(self, snapshot: SnapshotRef) -> tuple[Path, Manifest | None]:
-        """A folder that an engine can load: the snapshot's, or of an adapter the merged one, with what is in it."""
-        folder, base = self.fetched(snapshot), snapshot.manifest.base
-        if base is None:
-            return folder, None
-        merged = self.cache / f"{MERGED}{snapshot.manifest.snapshot_digest}"
-        note = merged.with_suffix(".json")
-        self.cache.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.cache.with_suffix(".lock")):
-            if not note.exists():
-                shutil.rmtree(merged, ignore_errors=True)
-                made = merge(path_of(base.location), folder, base.snapshot_digest, merged, snapshot.point)
-                note.write_bytes(_MANIFEST.dump_json(made))
-            return merged, _MANIFEST.validate_json(note.read_bytes())
-
-    def fetched(self, snapshot: SnapshotRef) -> Path:
-        """The snapshot's local folder: in place if it is a local one, else fetched once per node and verified."""
-        location = urlsplit(snapshot.location)
-        if location.scheme == "file":
-            return path_of(snapshot.location)
-        self.cache.mkdir(parents=True, exist_ok=True)
-        folder = self.cache / snapshot.manifest.snapshot_digest
-        with FileLock(self.cache.with_suffix(".lock")):
-            for stale in self.cache.iterdir():
-                if snapshot.manifest.snapshot_digest not in stale.name:
-                    shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
-            if not folder.exists():
-                partial = folder.with_suffix(".partial")
-                root, _, prefix = snapshot.location.rpartition("/")
-                fetch(Store(root), prefix, snapshot.manifest, partial)
-                partial.rename(folder)
-        return folder
-
     def reproduce(self, checkpoint_path: str, held: Mapping[str, str], manifest: Manifest) -> Coverage:
         """What of an engine's checksums the snapshot on this node makes."""
         return reproduce(held, Path(checkpoint_path), manifest)
 
     def evict(self) -> None:
         """Forgets fetched snapshots; called when a lease ends, so nobody reads them."""
-        shutil.rmtree(self.cache, ignore_errors=True)
-        self.cache.with_suffix(".lock").unlink(missing_ok=True)
+        self.cache.evict()
 
     def stop(self) -> None:
         """Ends the engine process, by force if it does not go."""

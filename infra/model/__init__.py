@@ -8,7 +8,9 @@ from infra.model.fleets import EngineProof, EngineRef, FleetLease, FleetSpec, Pi
 from infra.model.live import LiveEngine, LiveFleet, LiveRequest
 from infra.model.points import RUN_NAME, EvalPoint, SkipReason, WeightVersion
 from infra.model.results import (
+    BlackBoxSpec,
     DatasetResult,
+    Delivered,
     Estimate,
     EvalReport,
     EvalRequest,
@@ -26,8 +28,10 @@ PointRequest = EvalRequest | LiveRequest
 __all__ = [
     "RUN_NAME",
     "BaseModelRef",
+    "BlackBoxSpec",
     "DatasetResult",
     "DatasetSpec",
+    "Delivered",
     "EngineProof",
     "EngineRef",
     "Estimate",

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from infra.errors import ConfigError
 from infra.model.fleets import EngineProof, FleetSpec
 from infra.model.points import EvalPoint
-from infra.model.snapshots import SnapshotSource
+from infra.model.snapshots import SnapshotRef, SnapshotSource
 from infra.model.suites import Suite
 
 
@@ -87,6 +88,7 @@ class EvalReport:
     """The record of a measured point; `duration_seconds` counts from the flow's own start, not from the queue.
 
     `snapshot_digest` is None for a point that was measured on the trainer's own engines, whose content nobody looked at.
+    `metrics` are a black box's, which has no `results` and no `proofs`.
     """
 
     point: EvalPoint
@@ -101,6 +103,7 @@ class EvalReport:
     duration_seconds: float
     phases: dict[str, float]
     finished_at: str
+    metrics: dict[str, float] = field(default_factory=dict)
     kind: Literal["report"] = "report"
 
 
@@ -120,6 +123,14 @@ class SkippedPoint:
 PointRecord = Annotated[EvalReport | SkippedPoint, Field(discriminator="kind")]
 
 
+class BlackBoxSpec(BaseModel):
+    """A user's own evaluation: a CheckpointEvalFn class, by import path, and what it is made with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    function: str = Field(description="package.module.Name or package.module:Name")
+    settings: dict[str, Any] = Field(default_factory=dict, description="given to the class")
+
+
 class EvalRequest(BaseModel):
     """All that crosses from training to evaluation: which point, where its weights are, what to measure and on what."""
 
@@ -128,7 +139,34 @@ class EvalRequest(BaseModel):
     source: SnapshotSource = Field(description="where the weights are")
     suite: Suite = Field(description="what to measure")
     fleet: FleetSpec = FleetSpec()
+    black_box: BlackBoxSpec | None = Field(default=None, description="a user's own evaluation, instead of a fleet")
     store_url: str = Field(description="object store: file:///folder or s3://bucket/prefix")
     keep_snapshots: int = Field(default=0, ge=0, description="how many retired snapshots of the run stay in the store")
     export_time_seconds: float = Field(default=0.0, ge=0, description="how long the training loop waited for staging")
     deadline_s: float = Field(default=3600.0, gt=0, description="the point is skipped as 'timeout' after so long")
+
+    @model_validator(mode="after")
+    def _one_backend(self) -> Self:
+        if self.black_box is None and not self.suite.datasets:
+            raise ConfigError(f"suite {self.suite.name} has no datasets: there is nothing to measure")
+        if self.black_box is not None and self.fleet.model_dump() != FleetSpec().model_dump():
+            raise ConfigError(
+                f"fleet {self.fleet.name} and black box {self.black_box.function} exclude each other: engines are leased, "
+                "or the black box brings its own"
+            )
+        return self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivered:
+    """A snapshot that was given to a black box as a folder: what that loaded, nobody has looked at."""
+
+    snapshot: SnapshotRef
+
+    @property
+    def token(self) -> str:
+        return self.snapshot.version.token
+
+    @property
+    def proofs(self) -> tuple[EngineProof, ...]:
+        return ()

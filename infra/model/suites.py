@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Annotated, Literal, Self
+from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
@@ -70,11 +70,14 @@ class DatasetSpec(BaseModel):
 
 
 class Suite(BaseModel):
-    """What an evaluation measures. File sources are absolute paths once the suite has been loaded."""
+    """What an evaluation measures. File sources are absolute paths once the suite has been loaded.
+
+    Only a black box, which has data of its own, can do without datasets.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
-    datasets: Annotated[tuple[DatasetSpec, ...], Field(min_length=1)]
+    datasets: tuple[DatasetSpec, ...] = ()
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:

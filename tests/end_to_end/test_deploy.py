@@ -39,5 +39,7 @@ def test_deploy_all_registers_every_deployment(services: RunningStack) -> None:
     assert after["work_pool_name"] == "pinpoint"
     assert after["entrypoint"] == "flows.evaluate_snapshot.evaluate_snapshot"
     assert after["parameter_openapi_schema"] == before["parameter_openapi_schema"]
+    live = httpx.get(f"{api}/deployments/name/evaluate_live/pinpoint", timeout=30).json()
+    assert live["entrypoint"] == "flows.evaluate_live.evaluate_live"
     sweeping = httpx.get(f"{api}/deployments/name/reclaim_orphans/pinpoint", timeout=30).json()
     assert [schedule["schedule"]["interval"] for schedule in sweeping["schedules"] if schedule["active"]] == [3600.0]

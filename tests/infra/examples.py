@@ -28,6 +28,7 @@ from infra.model import (
 )
 
 POINT = EvalPoint(run="run", step=10)
+DIGEST = "0123456789abcdef" * 2
 MANIFEST = Manifest(
     run="run",
     step=10,
@@ -35,7 +36,7 @@ MANIFEST = Manifest(
     made_by="test",
     files={"model.safetensors": FileEntry(size=8, digest="f" * 32)},
     tensors={},
-    snapshot_digest="0123456789abcdef" * 2,
+    snapshot_digest=DIGEST,
 )
 SNAPSHOT = SnapshotRef(point=POINT, location="file:///store/snapshots/run/x", manifest=MANIFEST, owned=True)
 TOKEN = SNAPSHOT.version.token

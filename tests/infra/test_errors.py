@@ -48,6 +48,7 @@ EXAMPLES: tuple[PinpointError, ...] = (
     errors.DtypeMismatch("m", subject="s"),
     errors.DtypeUnknown("m", subject="s"),
     errors.NotFinite("m", subject="s"),
+    errors.BlackBoxFailed("m"),
     errors.AdapterInvalid("m", subject="s"),
     errors.AdapterUnmatched("m", subject="s"),
     errors.TokenizerInvalid("m", subject="s"),

@@ -122,11 +122,6 @@ def test_dataset_names_used_twice_are_named() -> None:
         Suite(name="s", datasets=(dataset("a"), dataset("b"), dataset("b")))
 
 
-def test_a_suite_without_datasets_is_refused() -> None:
-    with pytest.raises(ValidationError):
-        Suite(name="s", datasets=())
-
-
 def test_an_answer_pattern_that_does_not_compile_is_refused() -> None:
     with pytest.raises(ValidationError, match="not a regular expression"):
         dataset(answer_pattern="(")

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.model import EvalPoint, SkippedPoint
+from infra.model import EvalPoint, FileEntry, ProofLevel, SkippedPoint
 from infra.presentation import MAX_TEXT, escaped, history_key, history_rows, plain, report_markdown, score_rows, score_text
-from tests.infra.examples import REPORT, RESULT, SKIPPED, proof, report_at
+from tests.infra.examples import DIGEST, MANIFEST, REPORT, RESULT, SKIPPED, proof, report_at
 
 HOSTILE = (
     "a | b | c",
@@ -79,14 +79,23 @@ def test_all_rows_have_the_same_columns_also_with_two_suites() -> None:
 
 
 def test_a_report_page_names_the_weights_the_proof_and_the_phases() -> None:
-    page = report_markdown(REPORT, 3, 1_234_567)
-    for text in (REPORT.snapshot_digest, REPORT.weight_version, "content", "1,234,567 bytes", "| pin | 1.00 |"):
+    page = report_markdown(REPORT, replace(MANIFEST, files={"a": FileEntry(size=1_234_567, digest="f" * 32)}))
+    for text in (DIGEST, REPORT.weight_version, "content", "1,234,567 bytes", "| pin | 1.00 |"):
         assert text in page
+
+
+def test_the_report_page_of_a_live_point_claims_no_more_than_labels() -> None:
+    said = replace(proof("10.0.0.1:30000", "40", ""), level=ProofLevel.LIVE)
+    page = report_markdown(replace(REPORT, snapshot_digest=None, weight_version="40", proofs=(said,)), None)
+    for text in ("Weight version 40, a label of the trainer", "| 10.0.0.1:30000 | live |", "What it holds was not looked at"):
+        assert text in page
+    for text in ("Snapshot", "manifest", "checksum", "content"):
+        assert text not in page
 
 
 def test_what_an_engine_says_of_itself_cannot_break_the_report_page() -> None:
     hostile = replace(REPORT, proofs=(proof("a|b", checksum="x` | <b>\n# y"),))
-    page = report_markdown(hostile, 1, 1)
+    page = report_markdown(hostile, MANIFEST)
     assert "<b>" not in page
     assert "\n# y" not in page
 

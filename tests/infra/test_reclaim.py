@@ -12,7 +12,7 @@ from infra import leases
 from infra.model import EvalPoint
 from infra.reclaim import rows, sweep
 from infra.snapshot import MANIFEST, new_prefix
-from infra.staging import free_staged, new_staged, stale_staged
+from infra.staging import free_staged, lock_spare, new_staged, stale_staged
 from infra.store import Store
 
 POINT = EvalPoint(run="run", step=10)
@@ -82,3 +82,18 @@ def test_freeing_twice_is_harmless_and_leaves_the_neighbours(tmp_path: Path) -> 
     free_staged(one)
     assert not one.parent.exists()
     assert other.exists()
+
+
+def test_spare_memory_is_freed_when_its_process_is_gone_and_not_before(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "spare" / "run"
+    lock = lock_spare(folder)
+    assert lock is not None
+    folder.mkdir()
+    (folder / "model-00001-of-00001.safetensors").write_bytes(b"12345")
+    assert sweep(store, tmp_path) == []
+    os.close(lock)  # as the kernel does for a process that was killed
+    [only_said] = sweep(store, tmp_path, dry_run=True)
+    assert (only_said.size, only_said.deleted, folder.exists()) == (5, False, True)
+    [freed] = sweep(store, tmp_path)
+    assert (freed.size, freed.deleted) == (5, True)
+    assert list((tmp_path / "spare").iterdir()) == []

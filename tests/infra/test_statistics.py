@@ -104,21 +104,26 @@ def test_every_outcome_is_counted_also_those_that_did_not_happen() -> None:
     assert (counted["ok"], counted["truncated"], counted["infra_error"]) == (1, 1, 0)
 
 
+def step_of(token: str) -> int:
+    return int(token.split("/")[1])
+
+
 def versions(*tokens: str) -> Sample:
     return sample(weight_versions=tokens)
 
 
 def test_the_mean_version_is_the_step_when_all_responses_are_of_it() -> None:
-    assert version_metrics([versions("r/40/0/d"), versions("r/40/0/d")]) == (40.0, 0.0)
+    assert version_metrics([versions("r/40/0/d"), versions("r/40/0/d")], step_of) == (40.0, 0.0)
 
 
 def test_a_response_that_spans_versions_is_counted_as_mixed() -> None:
-    mean, mixed = version_metrics([versions("r/40/0/d", "r/50/0/e"), versions("r/40/0/d"), versions("r/40/0/d", "r/40/0/d")])
+    answers = [versions("r/40/0/d", "r/50/0/e"), versions("r/40/0/d"), versions("r/40/0/d", "r/40/0/d")]
+    mean, mixed = version_metrics(answers, step_of)
     assert mean == 42.5
     assert mixed == pytest.approx(1 / 3)
 
 
 def test_without_responses_there_is_no_version() -> None:
-    mean, mixed = version_metrics([sample(reward=None, weight_versions=())])
+    mean, mixed = version_metrics([sample(reward=None, weight_versions=())], step_of)
     assert math.isnan(mean)
     assert mixed == 0.0

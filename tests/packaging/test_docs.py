@@ -12,11 +12,13 @@ from pydantic import BaseModel
 from infra.config import PREFIX, SETTINGS_FILE_VARIABLE, Settings, load_settings, load_suite
 from infra.model import DatasetSpec, FleetSpec, ReasoningGymSource, SampleOutcome, Sampling
 from trainer_integration.dispatcher import DispatchSettings
+from trainer_integration.live import LiveSettings
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-SETTINGS, SUITES = DOCS / "settings.md", DOCS / "suites.md"
+SETTINGS, SUITES, LIVE = DOCS / "settings.md", DOCS / "suites.md", DOCS / "live.md"
 LISTED: list[tuple[Path, type[BaseModel]]] = [(SETTINGS, Settings), (SETTINGS, DispatchSettings), (SETTINGS, FleetSpec)]
+LISTED += [(LIVE, LiveSettings)]
 LISTED += [(SUITES, DatasetSpec), (SUITES, Sampling), (SUITES, ReasoningGymSource)]
 
 

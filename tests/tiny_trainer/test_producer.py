@@ -12,6 +12,7 @@ import pytest
 import torch
 from transformers import Qwen3ForCausalLM
 
+from trainer_integration.remote_gate import RemoteGate
 from trainer_integration.tiny_trainer.addition import split
 from trainer_integration.tiny_trainer.config import RolloutConfig
 from trainer_integration.tiny_trainer.model import build_model
@@ -123,3 +124,27 @@ def is_running(pid: int) -> bool:
             return file.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+@pytest.mark.slow
+def test_the_producer_waits_at_its_gate_and_goes_on_with_the_newest_weights_when_it_opens() -> None:
+    models = [small_model(0), small_model(1)]
+    ahead = RolloutConfig(prompts=8, samples=4, queue_size=1000)
+    with RolloutProducer(models[0], PAIRS, ahead, seed=0) as producer:
+        producer.publish(models[0], 0)
+        gate = RemoteGate(producer.gate_url())
+        producer.next_rollouts()
+        with gate.closed(60, settle_s=10) as pause:
+            assert pause.unfinished == 0
+            passed = gate.status.passed
+            producer.publish(models[1], 1)
+            versions = [producer.next_rollouts().version for _ in range(passed - 1)]
+            time.sleep(0.5)
+            assert gate.status.passed == passed
+        assert set(versions) == {0}, "what was under way was finished and buffered"
+        assert producer.next_rollouts().version == 1
+        with gate.closed(60):
+            started = time.monotonic()
+            producer.stop()
+    assert time.monotonic() - started < 10, "a closed gate does not hold up the end"
+    assert producer.process.exitcode == 0

@@ -7,6 +7,7 @@ import pkgutil
 import subprocess
 import sys
 
+import trainer_integration.adapters
 import trainer_integration.megatron
 import trainer_integration.sharded
 
@@ -21,10 +22,12 @@ HEAVY = {
     "s3fs",
     "megatron",
     "peft",
+    "trl",
+    "datasets",
     "tasks",
     "flows",
 }
-LIGHT = (trainer_integration, trainer_integration.sharded, trainer_integration.megatron)
+LIGHT = (trainer_integration, trainer_integration.sharded, trainer_integration.megatron, trainer_integration.adapters)
 MODULES = [f"{package.__name__}.{module.name}" for package in LIGHT for module in pkgutil.iter_modules(package.__path__)]
 LOADED = "import importlib, json, sys; [importlib.import_module(m) for m in sys.argv[1:]]; print(json.dumps(list(sys.modules)))"
 

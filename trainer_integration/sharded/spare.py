@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import mmap
 import os
-import shutil
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from infra.staging import free_spare, lock_spare
 from trainer_integration.sharded.files import ShardFile, write_rows
 
 if TYPE_CHECKING:
@@ -61,23 +61,25 @@ class Mapped:
 
 
 class Spare:
-    """One rank's view of `folder`, which lies on the file system of the staging area and belongs to one exporter.
+    """One rank's view of `folder`, which lies on the file system of the staging area and belongs to one exporter at a time.
 
-    It is deleted when the exporter is, or taken over by the next one if its process was killed.
+    It is deleted when the exporter is. If its process was killed the next one takes it over, or a sweep frees it: the kernel
+    gives back its lock. While another process has it, nothing is kept.
     """
 
     def __init__(self, folder: Path, *, leads: bool) -> None:
-        self.folder, self.leads = folder, leads
+        self._lock = lock_spare(folder) if leads else None
+        self.folder, self.leads = folder, self._lock is not None
         self.written: dict[str, int] = {}  # inodes, by name, of what this rank wrote and nobody has replaced
         self.mapped: dict[str, Mapped] = {}
-        if leads:
+        if self._lock is not None:
             folder.mkdir(parents=True, exist_ok=True)
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+            weakref.finalize(self, free_spare, folder, self._lock)
 
     def free(self, files: Sequence[ShardFile]) -> set[str]:
         """Names of those that can be filled again; what else is there is given up."""
         wanted, found = {file.name: file.n_bytes for file in files}, set[str]()
-        for path in self.folder.iterdir():
+        for path in self.folder.iterdir() if self.leads else ():
             status = path.stat()
             if status.st_nlink == 1 and status.st_size == wanted.get(path.name):
                 found.add(path.name)

@@ -70,7 +70,8 @@ class StepInfo:
     """The live model after optimizer step `step` (0: after the warm-up). It changes when `on_step` returns: copy what you keep.
 
     `staleness` is the number of optimizer steps between the weights that sampled this step's rollouts and the weights that
-    learned from them. `mean_reward` and `loss` are of this step's rollouts, None at step 0.
+    learned from them. `mean_reward` and `loss` are of this step's rollouts, None at step 0. `gate_url` is where the
+    producer's gate is served.
     """
 
     step: int
@@ -80,6 +81,7 @@ class StepInfo:
     staleness: int = 0
     mean_reward: float | None = None
     loss: float | None = None
+    gate_url: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,8 @@ def train(config: TrainConfig, on_step: OnStep, progress: OnProgress = lambda _:
     with _one_thread(), RolloutProducer(model, pairs, config.rollouts, seed=config.seed) as producer:
         warm_up(model, pairs, config.warm_up, seed=config.seed, progress=_as_progress(config, progress))
         producer.publish(model, 0)
-        on_step(StepInfo(step=0, final=config.steps == 0, model=model, tokenizer=tokenizer))
+        gate_url = producer.gate_url()
+        on_step(StepInfo(step=0, final=config.steps == 0, model=model, tokenizer=tokenizer, gate_url=gate_url))
         optimizer = build_optimizer(model, config.learning_rate)
         for step in range(1, config.steps + 1):
             rollouts = producer.next_rollouts()
@@ -49,6 +50,7 @@ def train(config: TrainConfig, on_step: OnStep, progress: OnProgress = lambda _:
                 staleness=step - 1 - rollouts.version,
                 mean_reward=(reward := float(rollouts.rewards.mean())),
                 loss=loss,
+                gate_url=gate_url,
             )
             progress(Progress(phase="reinforcement", step=step, total=config.steps, loss=loss, score=reward))
             on_step(info)

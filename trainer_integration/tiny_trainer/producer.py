@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from multiprocessing.connection import Connection
 from types import TracebackType
+from typing import Any
 
 from torch import multiprocessing
 from transformers import Qwen3ForCausalLM
@@ -43,6 +45,8 @@ class RolloutProducer:
         context = multiprocessing.get_context("spawn")
         self._weights = SharedWeights(context, model)
         self._receiver, self._sender = context.Pipe(duplex=False)
+        self._gate_receiver, self._gate_sender = context.Pipe(duplex=False)
+        self._gate_url = ""
         self._slots = context.Semaphore(config.queue_size)
         self._stopping = context.Event()
         job = ProducerJob(
@@ -52,6 +56,7 @@ class RolloutProducer:
             seed=seed,
             weights=self._weights,
             sender=self._sender,
+            gate_sender=self._gate_sender,
             slots=self._slots,
             stopping=self._stopping,
             parent=os.getpid(),
@@ -60,30 +65,41 @@ class RolloutProducer:
 
     def __enter__(self) -> RolloutProducer:
         self.process.start()
-        self._sender.close()  # ours: so that the death of the producer reads as an end of file
+        for sender in (self._sender, self._gate_sender):
+            sender.close()  # ours: so that the death of the producer reads as an end of file
         return self
+
+    def gate_url(self) -> str:
+        """Where the gate in front of the producer's batches is served, once it has started. Raises ProducerFailed."""
+        if not self._gate_url:
+            self._gate_url = self._received(self._gate_receiver)
+        return self._gate_url
 
     def publish(self, model: Qwen3ForCausalLM, version: int) -> None:
         self._weights.publish(model, version)
 
     def next_rollouts(self) -> Rollouts:
         """The oldest finished batch; waits for one. Raises ProducerFailed."""
-        try:
-            if not self._receiver.poll(ROLLOUT_TIMEOUT_S):
-                raise ProducerFailed(f"made no rollouts for {ROLLOUT_TIMEOUT_S:.0f} s")
-            message = self._receiver.recv()
-        except (EOFError, OSError):
-            self.process.join(STOP_TIMEOUT_S)
-            raise ProducerFailed(f"ended with exit code {self.process.exitcode}") from None
+        message = self._received(self._receiver)
         if isinstance(message, Crash):
             raise ProducerFailed(f"raised {message.summary}", child_traceback=message.traceback)
         self._slots.release()
         return Rollouts.from_arrays(message)
 
+    def _received(self, receiver: Connection[Any, Any]) -> Any:
+        try:
+            if not receiver.poll(ROLLOUT_TIMEOUT_S):
+                raise ProducerFailed(f"made nothing for {ROLLOUT_TIMEOUT_S:.0f} s")
+            return receiver.recv()
+        except (EOFError, OSError):
+            self.process.join(STOP_TIMEOUT_S)
+            raise ProducerFailed(f"ended with exit code {self.process.exitcode}") from None
+
     def stop(self) -> None:
         """Ends the process within `STOP_TIMEOUT_S`, by force if need be. Harmless when it is gone."""
         self._stopping.set()
         self._receiver.close()
+        self._gate_receiver.close()
         self.process.join(STOP_TIMEOUT_S)
         if self.process.is_alive():
             self.process.kill()

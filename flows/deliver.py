@@ -1,0 +1,21 @@
+"""`pinpoint deliver`: what trainers on this machine left is delivered, and each point of it is told."""
+
+from __future__ import annotations
+
+from rich.console import Console
+
+from flows.stack import api_url_of
+from infra.config import Settings
+from trainer_integration.deliver import deliver_left
+
+
+def deliver_and_tell(settings: Settings, wait_s: float, console: Console) -> bool:
+    """True if nothing waits and nothing was refused."""
+    left = deliver_left(settings.model_copy(update={"prefect_api_url": api_url_of(settings)}), wait_s)
+    for what, deliveries in (("delivered", left.delivered), ("refused", left.refused), ("still waiting", left.waiting)):
+        for delivery in deliveries:
+            skip = f" as skipped, {delivery.skip.reason}: {delivery.skip.message}" if delivery.skip else ""
+            console.print(f"{what}: {delivery.name}{skip}", soft_wrap=True, highlight=False)
+    counts = f"{len(left.delivered)} delivered, {len(left.refused)} refused, {len(left.waiting)} still waiting"
+    console.print(f"{counts}; {len(left.settled)} were lost by a trainer that was killed.", soft_wrap=True, highlight=False)
+    return not (left.waiting or left.refused)

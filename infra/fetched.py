@@ -1,0 +1,66 @@
+"""A snapshot is on this node once, as files that can be loaded: in place if it is local, else fetched and verified by digest.
+
+Of an adapter the merged checkpoint is what can be loaded. Several processes of a node share one cache folder.
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from filelock import FileLock
+from pydantic import TypeAdapter
+
+from infra.adapters import merge
+from infra.model import Manifest, SnapshotRef
+from infra.snapshot import fetch
+from infra.store import path_of, split_location
+
+_MANIFEST = TypeAdapter(Manifest)
+
+
+class NodeCache:
+    """Holds the snapshot that was asked for last; its `folder` is made when something has to be kept."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def loadable(self, snapshot: SnapshotRef) -> tuple[Path, Manifest | None]:
+        """Files to load and, if they are not the snapshot itself, what they are. Raises SnapshotError, StoreError."""
+        folder, base = self.fetched(snapshot), snapshot.manifest.base
+        if base is None:
+            return folder, None
+        merged = self.folder / f"merged-{snapshot.manifest.snapshot_digest}"
+        note = merged.with_suffix(".json")
+        self.folder.mkdir(parents=True, exist_ok=True)
+        with self._locked():
+            if not note.exists():
+                shutil.rmtree(merged, ignore_errors=True)
+                made = merge(path_of(base.location), folder, base.snapshot_digest, merged, snapshot.point)
+                note.write_bytes(_MANIFEST.dump_json(made))
+            return merged, _MANIFEST.validate_json(note.read_bytes())
+
+    def fetched(self, snapshot: SnapshotRef) -> Path:
+        """The snapshot's own files."""
+        if snapshot.location.startswith("file://"):
+            return path_of(snapshot.location)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        folder = self.folder / snapshot.manifest.snapshot_digest
+        with self._locked():
+            for stale in self.folder.iterdir():
+                if snapshot.manifest.snapshot_digest not in stale.name:
+                    shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
+            if not folder.exists():
+                partial = folder.with_suffix(".partial")
+                store, prefix = split_location(snapshot.location)
+                fetch(store, prefix, snapshot.manifest, partial)
+                partial.rename(folder)
+        return folder
+
+    def evict(self) -> None:
+        """Forgets everything; called when nobody reads it."""
+        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.with_suffix(".lock").unlink(missing_ok=True)
+
+    def _locked(self) -> FileLock:
+        return FileLock(self.folder.with_suffix(".lock"))

@@ -1,0 +1,59 @@
+"""A fleet and a black box give the same samples of one snapshot under greedy decoding."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+from infra.model import BlackBoxSpec, EvalReport, FleetSpec
+from infra.records import history
+from infra.store import Store
+from tests.end_to_end.command import PINPOINT
+from tests.end_to_end.points import Points, wait_until
+from tests.services.stack import RunningStack
+
+ROOT = Path(__file__).parents[2]
+FUNCTION = "infra.black_boxes.external_sglang.ExternalSGLang"
+
+
+def graded(path: Path) -> list[tuple[str, int, str, float]]:
+    samples = [json.loads(line) for line in path.read_text().splitlines()]
+    return sorted((s["problem_id"], s["index"], s["response"], s["reward"]) for s in samples)
+
+
+def test_the_same_snapshot_gives_the_same_samples_either_way(services: RunningStack, points: Points, tmp_path: Path) -> None:
+    points.submit(points.request(1))
+    fleet = points.record(1)
+    spec = BlackBoxSpec(function=FUNCTION, settings={"engine": "embedded", "samples_dir": str(tmp_path)})
+    points.submit(points.request(2).model_copy(update={"black_box": spec, "fleet": FleetSpec()}))
+    own = points.record(2)
+    assert isinstance(fleet, EvalReport)
+    assert isinstance(own, EvalReport), own
+    kept = Path(fleet.results[0].samples_location.removeprefix("file://"))
+    assert graded(tmp_path / "rows.jsonl") == graded(kept)
+    assert fleet.results[0].score is not None
+    assert own.metrics["rows"] == fleet.results[0].score.mean
+    wait_until(points.nothing_left)
+
+
+def test_a_checkpoint_is_given_to_a_function_from_the_command_line(services: RunningStack, model: Path, tmp_path: Path) -> None:
+    notes, store = tmp_path / "notes", (tmp_path / "store").as_uri()
+    notes.mkdir()
+    command = [PINPOINT, "evaluate", str(model), "--function", "tests.fakes.black_boxes.Well", "--set", f"notes={notes}"]
+    command += ["--run", "own", "--step", "7", "--store", store]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    [record] = history(Store(store), "own")
+    assert isinstance(record, EvalReport)
+    assert record.metrics["step"] == 7
+    assert "size" in done.stdout
+
+
+def test_a_function_that_is_none_is_refused_in_one_line(model: Path) -> None:
+    for function, said in (("no.such.Thing", "can't be imported"), ("os.path.join", "join is no CheckpointEvalFn")):
+        command = [PINPOINT, "evaluate", str(model), "--function", function]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr

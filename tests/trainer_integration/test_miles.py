@@ -1,0 +1,246 @@
+"""Miles' driver calls a dispatcher of the shape it knows, or gives a checkpoint to a class of the shape it knows.
+
+Against stand-ins of its public call shapes (tests/fakes/miles.py).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from infra import records
+from infra.errors import ConfigError, EvalSkip
+from infra.model import EvalPoint
+from tests.fakes.miles import ActorGroup, EvalInput, RolloutManager, namespace
+from tests.fakes.prefect_server import FakePrefect
+from tests.infra.checkpoints import make_checkpoint
+from tests.infra.examples import jsonl, report_at
+from tests.trainer_integration.conftest import Trainer, until
+from trainer_integration.adapters import miles, miles_function
+from trainer_integration.adapters.miles import EvalDispatcher
+from trainer_integration.adapters.miles_function import EvalOutput, PinpointEval
+from trainer_integration.pause_gate import PauseGate
+
+FUNCTION = "trainer_integration.adapters.miles_function.PinpointEval"
+
+
+class Job:
+    """Miles' driver over one home folder."""
+
+    def __init__(self, folder: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder, self.trainer = folder, trainer
+        self.manager, self.actors = RolloutManager(), ActorGroup(make_checkpoint(folder / "live"))
+        self.logged: list[dict[str, float]] = []
+        data = jsonl(folder / "d.jsonl", '{"input": "1+1=", "label": "2"}')
+        self.snapshots: dict[str, Any] = {"eval_num_gpus": 2, "eval_prompt_data": ["sums", data]}
+        self.staged: dict[str, Any] = {**self.snapshots, "eval_hf_dir": str(folder / "staging")}
+        for name, value in (
+            ("HOME", trainer.settings.home),
+            ("PREFECT_API_URL", trainer.settings.prefect_api_url),
+            ("STORE_URL", trainer.store.url),
+        ):
+            monkeypatch.setenv(f"PINPOINT_{name}", str(value))
+
+    def start(self, **changes: Any) -> EvalDispatcher:
+        made = EvalDispatcher(namespace(**changes), self.actors, self.manager, log=self.logged.append)
+        self.trainer.stack.callback(made.close)
+        return made
+
+
+@pytest.fixture
+def job(tmp_path: Path, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> Job:
+    return Job(tmp_path, trainer, monkeypatch)
+
+
+def requests(prefect: FakePrefect, count: int) -> list[dict[str, Any]]:
+    until(lambda: len(prefect.runs) == count)
+    return [run.body["parameters"]["request"] for run in prefect.runs]
+
+
+async def test_each_dispatch_exports_by_the_actors_and_returns_while_the_point_is_under_way(
+    job: Job, prefect: FakePrefect
+) -> None:
+    dispatcher = job.start(**job.staged)
+    await dispatcher.dispatch(4)
+    await dispatcher.dispatch(99)
+    first, last = requests(prefect, 2)
+    assert [rollout_id for rollout_id, _ in job.actors.exported] == [4, 99]
+    assert (first["point"]["step"], first["point"]["final"], last["point"]["final"]) == (4, False, True)
+    assert first["source"]["path"] == job.actors.exported[0][1]
+    assert first["source"]["path"].startswith(job.staged["eval_hf_dir"])
+    assert (first["keep_snapshots"], first["fleet"]["num_gpus"], first["fleet"]["engine"]) == (2, 2, "sglang")
+    assert first["fleet"]["rollout_engine_args"] == {"dtype": "bfloat16", "tp_size": 2}
+    assert job.manager.skips == []
+
+
+async def test_the_baseline_is_the_checkpoint_that_training_starts_from_and_rollout_0_is_another_point(
+    job: Job, prefect: FakePrefect
+) -> None:
+    dispatcher = job.start(**job.staged, hf_checkpoint="/models/base")
+    await dispatcher.dispatch(0, hf_dir="/models/base")
+    await dispatcher.dispatch(0)
+    baseline, first = requests(prefect, 2)
+    assert (baseline["source"]["path"], baseline["source"]["staged"]) == ("/models/base", False)
+    assert (first["source"]["staged"], len(job.actors.exported)) == (True, 1)
+    assert [each["point"]["step"] for each in (baseline, first)] == [0, 0]
+    assert baseline["point"]["attempt"] != first["point"]["attempt"]
+
+
+async def test_checkpoints_that_are_saved_anyway_are_taken_as_they_are(job: Job, prefect: FakePrefect) -> None:
+    dispatcher = job.start(**job.snapshots, save_hf="/saved/{rollout_id}", save_interval=5)
+    await dispatcher.dispatch(4)  # Miles counts rollouts from 0: the fifth
+    (request,) = requests(prefect, 1)
+    assert (request["source"]["path"], request["source"]["staged"]) == ("/saved/4", False)
+    assert job.actors.exported == []
+
+
+async def test_a_failing_export_is_reported_and_training_goes_on(job: Job, prefect: FakePrefect) -> None:
+    dispatcher = job.start(**job.staged)
+    job.actors.fails = RuntimeError("rank 3 has no room")
+    await dispatcher.dispatch(4)
+    assert job.manager.skips == [(4, "export_failed")]
+    assert list((job.folder / "staging").glob("staged/*/*")) == []
+    job.actors.fails = None
+    await dispatcher.dispatch(9)
+    until(lambda: len(prefect.runs) == 2)
+    assert job.manager.skips == [(4, "export_failed")]
+
+
+async def test_an_export_that_hangs_is_given_up(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def hangs(rollout_id: int, hf_dir: str) -> None:
+        await asyncio.sleep(60)
+
+    monkeypatch.setattr(miles, "EXPORT_TIMEOUT_S", 0.05)
+    dispatcher = job.start(**job.staged)
+    job.actors.export_hf = hangs  # type: ignore[method-assign]
+    await dispatcher.dispatch(4)
+    assert job.manager.skips == [(4, "export_failed")]
+
+
+async def test_at_the_cap_a_point_is_reported_as_busy_unless_it_is_forced(job: Job) -> None:
+    dispatcher = job.start(**job.staged, eval_max_in_flight=1, eval_overflow_policy="skip")
+    await dispatcher.dispatch(4)
+    await dispatcher.dispatch(9)
+    await dispatcher.dispatch(14, force=True)
+    assert job.manager.skips == [(9, "busy")]
+    assert [rollout_id for rollout_id, _ in job.actors.exported] == [4, 14]
+
+
+async def test_what_ends_later_is_logged_at_its_own_step_or_reported_once(job: Job, prefect: FakePrefect) -> None:
+    dispatcher = job.start(**job.staged, eval_max_in_flight=4)
+    job.actors.fails = RuntimeError("no room")
+    await dispatcher.dispatch(4)
+    job.actors.fails = None
+    for rollout_id in (9, 14):
+        await dispatcher.dispatch(rollout_id)
+    until(lambda: len(prefect.runs) == 3)
+    report = report_at(9)
+    records.commit(job.trainer.store, type(report)(**{**_fields(report), "suite": "eval"}))
+    next(run for run in prefect.runs if "step:14" in run.body["tags"]).end("Crashed")
+    assert await dispatcher.drain(10)
+    assert await dispatcher.drain()
+    assert job.manager.skips == [(4, "export_failed"), (14, "crashed")]
+    assert {metrics["eval/step"]: metrics.get("eval/sums") for metrics in job.logged} == {4.0: None, 9.0: 0.5, 14.0: None}
+
+
+def _fields(report: Any) -> dict[str, Any]:
+    return {name: getattr(report, name) for name in report.__dataclass_fields__}
+
+
+async def test_drain_does_not_wait_beyond_its_deadline(job: Job) -> None:
+    dispatcher = job.start(**job.staged)
+    await dispatcher.dispatch(4)
+    assert not await dispatcher.drain(0.05)
+
+
+async def test_a_rollout_manager_that_died_does_not_end_the_training(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher = job.start(**job.staged)
+    job.actors.fails, job.manager.deaf = RuntimeError("no room"), True
+    with caplog.at_level(logging.ERROR):
+        await dispatcher.dispatch(4)
+    assert "the skip of rollout 4, export_failed, could not be reported" in caplog.text
+
+
+@pytest.mark.parametrize("gpus", [0, -1])
+async def test_without_engines_of_its_own_the_trainers_evaluation_is_awaited(job: Job, gpus: int) -> None:
+    dispatcher = job.start(eval_num_gpus=gpus)
+    await dispatcher.dispatch(4)
+    assert job.manager.evaluated == [4]
+    job.manager.fails = RuntimeError("an engine died")
+    await dispatcher.dispatch(9)
+    assert job.manager.skips == [(9, "crashed")]
+    assert await dispatcher.drain()
+
+
+async def test_a_live_evaluation_is_behind_the_producers_gate_which_reopens_on_every_outcome(job: Job) -> None:
+    gate, seen = PauseGate(), list[bool]()
+    job.manager.while_evaluating = lambda: seen.append(gate.status.open)
+    dispatcher = EvalDispatcher(namespace(), job.actors, job.manager, gate=gate)
+    for fails in (None, RuntimeError("an engine died")):
+        job.manager.fails = fails
+        await dispatcher.dispatch(4)
+        assert gate.status.open
+    assert seen == [False, False]
+
+
+async def test_a_live_evaluation_that_hangs_is_given_up(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Hanging:
+        def remote(self, rollout_id: int) -> asyncio.Future[None]:
+            return asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(miles, "LIVE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(RolloutManager, "eval", Hanging())
+    await job.start().dispatch(4)
+    assert job.manager.skips == [(4, "timeout")]
+
+
+def test_a_black_box_is_left_to_the_trainers_own_dispatcher(job: Job) -> None:
+    with pytest.raises(ConfigError, match="run by the trainer's own dispatcher"):
+        job.start(eval_function_path=FUNCTION, eval_hf_dir="/x")
+
+
+def function(job: Job) -> PinpointEval:
+    data = job.snapshots["eval_prompt_data"]
+    args = namespace(eval_function_path=FUNCTION, eval_hf_dir="/x", eval_prompt_data=data)
+    made = PinpointEval(type("ConstructorInput", (), {"args": args})())
+    job.trainer.stack.callback(made.dispose)
+    return made
+
+
+async def test_the_function_gives_back_what_was_measured_of_the_checkpoint_it_was_given(job: Job, prefect: FakePrefect) -> None:
+    evaluate = function(job)
+    report = report_at(4)
+    records.commit(job.trainer.store, type(report)(**{**_fields(report), "suite": "eval"}))
+    output = await evaluate(EvalInput(4, str(job.actors.checkpoint)))
+    assert isinstance(output, EvalOutput)
+    assert (output.metrics["eval/sums"], "eval/step" in output.metrics) == (0.5, False)
+    (request,) = requests(prefect, 1)
+    assert (request["source"]["path"], request["source"]["staged"]) == (str(job.actors.checkpoint), False)
+    assert job.actors.checkpoint.is_dir()
+
+
+async def test_a_point_that_can_not_be_measured_raises_its_reason(job: Job, prefect: FakePrefect) -> None:
+    evaluate = function(job)
+    asked = asyncio.create_task(evaluate.evaluate_checkpoint("/saved/4", EvalInput(4, "/saved/4")))
+    await asyncio.to_thread(until, lambda: prefect.runs)
+    prefect.runs[0].end("Crashed")
+    with pytest.raises(EvalSkip) as raised:
+        await asked
+    assert raised.value.reason == "crashed"
+    assert records.find(job.trainer.store, EvalPoint(run="run", step=4), "eval") is not None
+
+
+def test_where_miles_is_installed_its_own_classes_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("miles.rollout.checkpoint_eval")
+    theirs = type("EvalSkip", (Exception,), {})
+    module.EvalSkip = theirs  # type: ignore[attr-defined]
+    for name in ("miles", "miles.rollout"):
+        monkeypatch.setitem(sys.modules, name, ModuleType(name))
+    monkeypatch.setitem(sys.modules, "miles.rollout.checkpoint_eval", module)
+    assert isinstance(miles_function._skip("busy"), theirs)

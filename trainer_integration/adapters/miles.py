@@ -1,0 +1,154 @@
+"""A dispatcher of the call shape that `train_async.py` of Miles has, which slime's can be given, with Pinpoint behind it.
+
+    dispatcher = EvalDispatcher(args, actor_model, rollout_manager)
+    await dispatcher.dispatch(0, hf_dir=args.hf_checkpoint)  # before training
+    await dispatcher.dispatch(rollout_id)                    # at each due rollout; the trainer has its own schedule
+    await dispatcher.drain()                                 # after the last
+
+With `--eval-num-gpus` the actors export a snapshot, or the checkpoint that they have saved is taken, and Pinpoint evaluates it
+while training goes on. Without, the trainer's own evaluation is awaited, behind the producer's gate if one is given. Neither
+raises; a point that is not measured is reported to the rollout manager, and is in the store and the Prefect UI.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, Protocol
+
+from infra.config import Settings
+from infra.errors import ConfigError
+from infra.model import SkippedPoint, SkipReason
+from trainer_integration import dispatcher as core
+from trainer_integration.eval_options import EvalOptions
+from trainer_integration.pause_gate import Gate
+
+logger = logging.getLogger(__name__)
+EXPORT_TIMEOUT_S = 3600.0  # all ranks are in it together: what takes longer has hung
+LIVE_TIMEOUT_S = 3600.0
+REPORT_TIMEOUT_S = 60.0
+
+
+class ActorModel(Protocol):
+    """The group of training actors. Returns when all ranks have written their part of the Hugging Face folder."""
+
+    def export_hf(self, rollout_id: int, hf_dir: str) -> Awaitable[Any]: ...
+
+
+class EvalDispatcher:
+    """One training run's; in its driver. Raises, from the constructor alone, ConfigError and StoreError."""
+
+    def __init__(
+        self,
+        args: Any,
+        actor_model: ActorModel,
+        rollout_manager: Any,
+        *,
+        settings: Settings | None = None,
+        gate: Gate | None = None,
+        log: Callable[[dict[str, float]], None] | None = None,
+    ) -> None:
+        """`settings` are by default this machine's; `log` is given each point's metrics, once it has ended."""
+        self.args, self.options = args, EvalOptions.from_namespace(args)
+        self.actor_model, self.rollout_manager = actor_model, rollout_manager
+        self.gate, self.log = gate, log
+        self._core: core.EvalDispatcher | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._rollout_id, self._seen = 0, 0
+        self._reported: set[tuple[int, int]] = set()
+        if self.options.posture == "black_box":
+            raise ConfigError(
+                f"{self.options.black_box} is run by the trainer's own dispatcher; this one is for --eval-num-gpus and live"
+            )
+        if self.options.eval_uses_snapshots:
+            start = int(getattr(args, "start_rollout_id", None) or 0)
+            own = settings or self.options.settings()
+            self._core = core.EvalDispatcher(self.options.dispatch(start_step=start), own, self._export)
+
+    async def dispatch(self, rollout_id: int, hf_dir: str | None = None, force: bool = False) -> None:
+        """A point at `rollout_id`, of `hf_dir` if that is given. Returns when training may go on."""
+        try:
+            if self._core is None:
+                await self._live(rollout_id)
+            else:
+                await self._snapshot(self._core, rollout_id, hf_dir, force or self._is_last(rollout_id))
+        except Exception:
+            logger.exception("pinpoint: evaluation at rollout %d went wrong", rollout_id)
+            await self._report(rollout_id, SkipReason.CRASHED.value)
+
+    async def drain(self, deadline_s: float | None = None) -> bool:
+        """Waits for the points under way, by default as long as one may take; False if some have no record by then."""
+        if self._core is None:
+            return True
+        try:
+            longest = self._core.dispatch.deadline_s if deadline_s is None else deadline_s
+            drained = await asyncio.to_thread(self._core.drain, longest)
+            await self._news(self._core)
+        except Exception:
+            logger.exception("pinpoint: waiting for the last points went wrong")
+            return False
+        return drained
+
+    def close(self) -> None:
+        if self._core is not None:
+            self._core.close()
+
+    async def _snapshot(self, dispatcher: core.EvalDispatcher, rollout_id: int, hf_dir: str | None, final: bool) -> None:
+        await self._news(dispatcher)
+        if hf_dir is None and self.options.reuses_checkpoints:
+            hf_dir = str(self.options.save_hf).format(rollout_id=rollout_id, step=rollout_id)
+        checkpoint = Path(hf_dir) if hf_dir is not None else None
+        self._loop, self._rollout_id = asyncio.get_running_loop(), rollout_id
+        done = await asyncio.to_thread(dispatcher.evaluate, rollout_id, checkpoint, final=final)
+        if done is None:
+            await self._report(rollout_id, SkipReason.CRASHED.value)
+        elif done.skipped is not None:
+            self._reported.add((done.point.step, done.point.attempt))
+            await self._report(rollout_id, done.skipped)
+
+    def _export(self, folder: Path) -> None:
+        """In the thread that dispatches; the actors are called on the driver's own event loop."""
+        if self._loop is None:
+            raise RuntimeError("nothing is being dispatched")
+        exporting = asyncio.run_coroutine_threadsafe(self._exported(folder), self._loop)
+        exporting.result()
+
+    async def _exported(self, folder: Path) -> None:
+        async with asyncio.timeout(EXPORT_TIMEOUT_S):
+            await self.actor_model.export_hf(self._rollout_id, str(folder))
+
+    async def _live(self, rollout_id: int) -> None:
+        with ExitStack() as closed:
+            if self.gate is not None:
+                await asyncio.to_thread(closed.enter_context, self.gate.closed(LIVE_TIMEOUT_S))
+            try:
+                async with asyncio.timeout(LIVE_TIMEOUT_S):
+                    await self.rollout_manager.eval.remote(rollout_id)
+            except TimeoutError:
+                logger.error("pinpoint: evaluation at rollout %d took more than %g s", rollout_id, LIVE_TIMEOUT_S)
+                await self._report(rollout_id, SkipReason.TIMEOUT.value)
+
+    async def _news(self, dispatcher: core.EvalDispatcher) -> None:
+        """Points that have ended: their metrics are logged, and skips that are not reported yet are."""
+        for metrics in dispatcher.new_metrics():
+            if self.log is not None:
+                self.log(metrics)
+        records = dispatcher.records
+        for record in records[self._seen :]:
+            if isinstance(record, SkippedPoint) and (record.point.step, record.point.attempt) not in self._reported:
+                await self._report(record.point.step, record.reason)
+        self._seen = len(records)
+
+    async def _report(self, rollout_id: int, reason: str) -> None:
+        try:
+            async with asyncio.timeout(REPORT_TIMEOUT_S):
+                await self.rollout_manager.report_eval_skip.remote(rollout_id, reason)
+        except Exception:
+            logger.exception("pinpoint: the skip of rollout %d, %s, could not be reported", rollout_id, reason)
+
+    def _is_last(self, rollout_id: int) -> bool:
+        count = getattr(self.args, "num_rollout", None)
+        return count is not None and rollout_id >= count - 1
