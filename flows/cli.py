@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import signal
 import sys
 import threading
@@ -15,23 +14,20 @@ from types import FrameType
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-import yaml
 from rich.console import Console
 from typer.exceptions import TyperException
 
+from flows.asked import asked_black_box, asked_suite, point_of, submit_and_wait
 from flows.terminal import curve, error_line, places, scores
-from infra.black_box import evaluation_class
-from infra.config import Settings, load_settings, load_suite
+from infra.config import Settings, load_settings
 from infra.errors import ConfigError, PinpointError, TrainingFailed
-from infra.model import BlackBoxSpec, EvalPoint, EvalReport, EvalRequest, FleetSpec, SkippedPoint, SnapshotSource, Suite
+from infra.model import EvalPoint, EvalReport, EvalRequest, FleetSpec, SkippedPoint, SnapshotSource
 from infra.records import find, history, next_attempt, runs
 from infra.snapshot import validate
 from infra.store import Store
 from infra.validation.adapters import is_adapter
 from infra.validation.readers import LocalFolder
 from infra.validation.resolve import resolve_checkpoint
-from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
-from trainer_integration.submit import InFlight, Submitter, last_resort_s
 
 if TYPE_CHECKING:
     from flows.demo import DemoOptions
@@ -137,12 +133,12 @@ def evaluate(
     from flows.stack import stack_of
 
     settings = _settings(settings_file, store)
-    black_box = _black_box(function, set_ or [])
-    loaded = _suite(suite, black_box)
+    black_box = asked_black_box(function, set_ or [])
+    loaded = asked_suite(suite, black_box)
     folder = resolve_checkpoint(checkpoint).resolve()
     if not is_adapter(LocalFolder(folder)):
         validate(folder)
-    point = _point_of(folder if folder.name in checkpoint else Path(checkpoint), run, step)
+    point = point_of(folder if folder.name in checkpoint else Path(checkpoint), run, step)
     with ExitStack() as started:
         with out.status("Starting Prefect and Ray ..."):
             stack = started.enter_context(stack_of(settings, port=port))
@@ -155,7 +151,7 @@ def evaluate(
             store_url=settings.store,
         )
         with out.status(f"Evaluating {request.point.name} ..."):
-            _evaluate(request, settings, stack.prefect_api_url)
+            submit_and_wait(request, settings, stack.prefect_api_url)
     record = find(Store(settings.store), request.point, loaded.name)
     if isinstance(record, EvalReport):
         out.print(scores(record))
@@ -164,31 +160,6 @@ def evaluate(
     message = f"{record.reason}: {record.message}" if isinstance(record, SkippedPoint) else "no record was written"
     error_line(err, f"{request.point.name} was skipped, {message}")
     raise typer.Exit(FAILED)
-
-
-def _suite(path: Path | None, black_box: BlackBoxSpec | None) -> Suite:
-    if path is None:
-        if black_box is None:
-            raise ConfigError("there is nothing to measure: give --suite, or --function")
-        return Suite(name=re.sub("[^A-Za-z0-9_-]", "-", re.split("[.:]", black_box.function)[-1]))
-    loaded = load_suite(path)
-    _check_problems(loaded)
-    return loaded
-
-
-def _black_box(function: str | None, settings: list[str]) -> BlackBoxSpec | None:
-    if function is None:
-        if settings:
-            raise ConfigError("--set is for a --function: give one, or leave it out")
-        return None
-    evaluation_class(function)
-    given = {}
-    for setting in settings:
-        name, equals, value = setting.partition("=")
-        if not equals or not name:
-            raise ConfigError(f"--set {setting}: write NAME=VALUE")
-        given[name] = yaml.safe_load(value)
-    return BlackBoxSpec(function=function, settings=given)
 
 
 @app.command()
@@ -317,28 +288,3 @@ def _settings(file: Path | None, store: str | None) -> Settings:
     settings.export_s3()
     Store(settings.store).check()
     return settings
-
-
-def _check_problems(suite: Suite) -> None:
-    from infra.datasets import load_problems
-
-    for dataset in suite.datasets:
-        load_problems(dataset)
-
-
-def _point_of(checkpoint: Path, run: str | None, step: int | None) -> EvalPoint:
-    """The run and step that a checkpoint's folder name tells, unless they are given."""
-    name = run or re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint.name).strip("-._") or "checkpoint"
-    number = re.search(r"(\d+)$", checkpoint.name)
-    return EvalPoint(run=name, step=step if step is not None else int(number.group(1)) if number else 0)
-
-
-def _evaluate(request: EvalRequest, settings: Settings, api_url: str) -> bool:
-    """Submits the point as a trainer would, and waits for its record; False if it has none by its deadline."""
-    submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), Store(request.store_url), api_url)
-    try:
-        watched = InFlight.of(request)
-        submitter.submit(Delivery.of(request, DEPLOYMENT), watched)
-        return submitter.drained(last_resort_s(request.deadline_s))
-    finally:
-        submitter.close()

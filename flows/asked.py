@@ -1,0 +1,66 @@
+"""What a command line asks to be evaluated, as a request; what can't be meant is refused before anything is started."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import yaml
+
+from infra.black_box import evaluation_class
+from infra.config import Settings, load_suite
+from infra.errors import ConfigError
+from infra.model import BlackBoxSpec, EvalPoint, EvalRequest, Suite
+from infra.store import Store
+from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
+from trainer_integration.submit import InFlight, Submitter, last_resort_s
+
+
+def asked_suite(path: Path | None, black_box: BlackBoxSpec | None) -> Suite:
+    if path is None:
+        if black_box is None:
+            raise ConfigError("there is nothing to measure: give --suite, or --function")
+        return Suite(name=re.sub("[^A-Za-z0-9_-]", "-", re.split("[.:]", black_box.function)[-1]))
+    loaded = load_suite(path)
+    _check_problems(loaded)
+    return loaded
+
+
+def asked_black_box(function: str | None, settings: list[str]) -> BlackBoxSpec | None:
+    if function is None:
+        if settings:
+            raise ConfigError("--set is for a --function: give one, or leave it out")
+        return None
+    evaluation_class(function)
+    given = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals or not name:
+            raise ConfigError(f"--set {setting}: write NAME=VALUE")
+        given[name] = yaml.safe_load(value)
+    return BlackBoxSpec(function=function, settings=given)
+
+
+def _check_problems(suite: Suite) -> None:
+    from infra.datasets import load_problems
+
+    for dataset in suite.datasets:
+        load_problems(dataset)
+
+
+def point_of(checkpoint: Path, run: str | None, step: int | None) -> EvalPoint:
+    """The run and step that a checkpoint's folder name tells, unless they are given."""
+    name = run or re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint.name).strip("-._") or "checkpoint"
+    number = re.search(r"(\d+)$", checkpoint.name)
+    return EvalPoint(run=name, step=step if step is not None else int(number.group(1)) if number else 0)
+
+
+def submit_and_wait(request: EvalRequest, settings: Settings, api_url: str) -> bool:
+    """Submits the point as a trainer would, and waits for its record; False if it has none by its deadline."""
+    submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), Store(request.store_url), api_url)
+    try:
+        watched = InFlight.of(request)
+        submitter.submit(Delivery.of(request, DEPLOYMENT), watched)
+        return submitter.drained(last_resort_s(request.deadline_s))
+    finally:
+        submitter.close()
