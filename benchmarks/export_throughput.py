@@ -2,7 +2,7 @@
 
     python -m benchmarks.export_throughput [--megabytes 512] [--rounds 3] [--json]
 
-Ours digests every byte as it passes (xxh3-128, by tensor), notes each file, and writes the manifest last. The
+Ours digests every byte as it passes (xxh3-128, by tensor), takes a lease, notes each file, and writes the manifest last. The
 baseline is the libraries' own copy of the same files, as many at once, and nothing else: `shutil.copyfile` and `fdatasync`
 to a folder (ours is on the disk before its manifest says so), `s3fs.put_file` with the same parts to S3. Rounds alternate,
 each into a fresh prefix, and the ratio is of medians. `throughput_vs_plain_copy` above 1 means that ours was the faster; the
@@ -33,6 +33,7 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from infra.export import FILES_AT_ONCE, complete, send
+from infra.leases import acquire, owner_of
 from infra.model import EvalPoint
 from infra.s3_objects import PART_BYTES, PARTS_AT_ONCE
 from infra.snapshot import assemble
@@ -82,8 +83,9 @@ def ours(store: Store, folder: Path, names: list[str], durable: bool) -> float:
     prefix = f"snapshots/benchmark/{uuid.uuid4().hex}"
 
     async def export() -> None:
+        acquire(store, prefix, owner=owner_of(POINT), purpose="export")
         sent = await send(store, folder, names, prefix)
-        await complete(store, prefix, assemble(sent.files, sent.tensors, POINT))
+        await complete(store, prefix, assemble(sent.files, sent.tensors, POINT), owner_of(POINT))
 
     started = time.perf_counter()
     with nullcontext() if durable else mock.patch("os.fdatasync"):

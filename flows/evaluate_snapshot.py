@@ -5,8 +5,8 @@ An outage becomes a `Skipped` run; a bug of ours fails the run. What was exporte
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from prefect import flow
@@ -18,14 +18,13 @@ from infra.concurrency import gather_all
 from infra.fleet.lease import confirm, held
 from infra.model import DatasetResult, Delivered, EvalReport, EvalRequest, PinnedFleet, SkippedPoint, SnapshotRef
 from infra.retention import retire_snapshots
-from infra.staging import free_staged
 from infra.store import Store
 from tasks.black_box import evaluate_checkpoint
 from tasks.export import export
 from tasks.fleet import acquire_fleet
 from tasks.pin import pin
 from tasks.report import report
-from tasks.retire import owning, reading
+from tasks.retire import free_parts, owning, reading
 from tasks.run_dataset import run_dataset
 
 
@@ -34,7 +33,7 @@ def clean_up_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> Non
     request = EvalRequest.model_validate(flow_run.parameters["request"])
     leave_record(request, f"the flow run ended as {state.name}: {state.message or 'no message'}")
     if request.source.staged:
-        free_staged(Path(request.source.path))
+        asyncio.run(free_parts(request.source))
         retire_snapshots(Store(request.store_url), request.point, request.keep_snapshots)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
+from pathlib import Path
 
 from prefect import flow
 from prefect.artifacts import acreate_table_artifact
@@ -49,7 +51,7 @@ async def _on_other_nodes(settings: Settings, dry_run: bool) -> list[Found]:
     if not settings.ray_address:
         return []
     try:
-        swept = await on_other_hosts(sweep_staging_here, dry_run)
+        swept = await on_other_hosts(sweep_staging_here, dry_run, staged_in_outbox(settings.home))
     except ServiceUnreachable as error:
         logger.warning("staging of other nodes was not swept: %s", error)
         return []
@@ -59,6 +61,7 @@ async def _on_other_nodes(settings: Settings, dry_run: bool) -> list[Found]:
     return [item for outcome in swept.values() if not isinstance(outcome, PinpointError) for item in outcome]
 
 
-def sweep_staging_here(dry_run: bool) -> list[Found]:
+def sweep_staging_here(dry_run: bool, wanted: Sequence[Path] = ()) -> list[Found]:
+    """`wanted` are of points whose outbox is on another node."""
     settings = load_settings()
-    return sweep_staging(settings.staging_dir, staged_in_outbox(settings.home), dry_run=dry_run)
+    return sweep_staging(settings.staging_dir, [*wanted, *staged_in_outbox(settings.home)], dry_run=dry_run)

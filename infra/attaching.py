@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import uuid
+from collections.abc import Mapping
 
 from infra.concurrency import gather_all
 from infra.engines.client import EngineClient
@@ -15,6 +16,7 @@ from infra.errors import PinViolation
 from infra.model import EngineProof, LiveEngine, LiveFleet, LiveRequest, ProofLevel
 
 logger = logging.getLogger(__name__)
+UNLABELLED = frozenset({"", "default"})  # SGLang says `default` until it is told a version
 
 
 async def attach(request: LiveRequest, api_key: str) -> LiveFleet:
@@ -27,9 +29,14 @@ async def attach(request: LiveRequest, api_key: str) -> LiveFleet:
     engines = tuple(LiveEngine.at(url) for url in request.engines)
     reported = await _reported(engines, api_key)
     labels = set(reported.values())
-    if len(labels) != 1 or not all(labels):
-        said = ", ".join(f"{name} reports {label!r}" for name, label in reported.items())
-        raise PinViolation(f"live engines do not agree on one version: {said}", expected="", reported=reported)
+    if labels & UNLABELLED:
+        raise PinViolation(
+            f"live engines carry no label of the trainer's ({_said(reported)}): pass weight_version with every update",
+            expected="a label",
+            reported=reported,
+        )
+    if len(labels) != 1:
+        raise PinViolation(f"live engines do not agree on one version: {_said(reported)}", expected="", reported=reported)
     (version,) = labels
     logger.info("%s: %d live engines report version %s", request.point.name, len(engines), version)
     return LiveFleet(
@@ -48,9 +55,12 @@ async def confirm_unmoved(fleet: LiveFleet) -> None:
     reported = await _reported(fleet.engines, fleet.api_key)
     moved = {name: label for name, label in reported.items() if label != fleet.version}
     if moved:
-        said = ", ".join(f"{name} reports {label!r}" for name, label in moved.items())
-        message = f"the version moved while it was measured: it was {fleet.version!r}, and {said}"
+        message = f"the version moved while it was measured: it was {fleet.version!r}, and {_said(moved)}"
         raise PinViolation(message, expected=fleet.version, reported=moved)
+
+
+def _said(reported: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} reports {label!r}" for name, label in reported.items())
 
 
 async def _reported(engines: tuple[LiveEngine, ...], api_key: str) -> dict[str, str]:

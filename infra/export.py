@@ -1,4 +1,4 @@
-"""A snapshot's bytes reach the store in parallel, each file read once. An export that is tried again sends only what is
+"""A snapshot's bytes reach the store in parallel. An export that is tried again sends only what is
 missing; one that is cancelled sends nothing more once it has returned.
 
 What was sent is noted beside the lease, by digest; the manifest follows when all of it is there. Memory: `FILES_AT_ONCE` files
@@ -20,10 +20,10 @@ from pathlib import Path
 from infra.concurrency import gather_all, in_thread
 from infra.config import load_settings
 from infra.digests import FileDigest, digest_file
-from infra.errors import AlreadyExists, SnapshotMissing
-from infra.leases import sent_key
+from infra.errors import AlreadyExists, ExportFailed, SnapshotMissing
+from infra.leases import keep_hold, sent_key
 from infra.model import FileEntry, Manifest, StagedPart, TensorEntry
-from infra.snapshot import read_manifest, validate, write_manifest
+from infra.snapshot import MANIFEST, read_manifest, validate, write_manifest
 from infra.store import Store
 from infra.transfer import Transfer
 from infra.validation.layout import INDEX, METADATA
@@ -64,25 +64,52 @@ async def send(store: Store, folder: Path, files: Iterable[str], prefix: str) ->
     return Sent.of(await gather_all(send_one(name) for name in files))
 
 
-def send_part(store_url: str, part: StagedPart, prefix: str, *, with_metadata: bool) -> Sent:
-    """Sends what this host has of a staged model; for a process on that host. Raises as `send`, and SnapshotMissing."""
+def send_part_there(store_url: str, part: StagedPart, prefix: str, *, with_metadata: bool) -> Sent:
+    """`send_part` for a process of its own on that host, which is killed if it is not to go on."""
     load_settings().export_s3()
+    return asyncio.run(send_part(Store(store_url), part, prefix, with_metadata=with_metadata))
+
+
+async def send_part(store: Store, part: StagedPart, prefix: str, *, with_metadata: bool) -> Sent:
+    """Sends what this host has of a staged model. Raises as `send`, and SnapshotMissing."""
+    return await send(store, Path(part.path), await asyncio.to_thread(_names_of, part, with_metadata), prefix)
+
+
+def _names_of(part: StagedPart, with_metadata: bool) -> list[str]:
     folder = Path(part.path)
     here = {name for name, entry in LocalFolder(folder).entries().items() if not entry.stray}
     for lost in sorted(set(part.shards) - here):
         raise SnapshotMissing(f"{folder / lost} is not on {socket.gethostname()}: staging did not finish, or it was freed")
-    names = [*(sorted(here & {*METADATA, INDEX}) if with_metadata else []), *part.shards] if part.shards else validate(folder)
-    return asyncio.run(send(Store(store_url), folder, names, prefix))
+    if not part.shards:
+        return validate(folder)
+    return [*(sorted(here & {*METADATA, INDEX}) if with_metadata else []), *part.shards]
 
 
-async def complete(store: Store, prefix: str, manifest: Manifest) -> None:
-    """Makes a snapshot of the files at `prefix`. Raises AlreadyExists if it is one already, of other content."""
-    stopping = threading.Event()
+async def complete(store: Store, prefix: str, manifest: Manifest, owner: str) -> None:
+    """Makes a snapshot of the files at `prefix`, which `owner` holds.
+
+    Raises AlreadyExists if it is one already, of other content, ExportFailed if the hold was lost or a file is not there.
+    """
+    await in_thread(partial(_complete, store, prefix, manifest, owner), threading.Event())
+
+
+def _complete(store: Store, prefix: str, manifest: Manifest, owner: str) -> None:
+    """Whoever was away for longer than its lease may find its files swept: they are not promised then."""
+    keep_hold(store, prefix, owner)
+    there = store.list(prefix)
+    lost = sorted(name for name, entry in manifest.files.items() if there.get(f"{prefix}/{name}") != entry.size)
+    if lost:
+        raise ExportFailed(f"{store.url_of(prefix)}/{lost[0]} is not there any more, of {len(manifest.files)} files")
     try:
-        await in_thread(partial(write_manifest, store, prefix, manifest), stopping)
+        write_manifest(store, prefix, manifest)
     except AlreadyExists:
-        if await asyncio.to_thread(read_manifest, store, prefix) != manifest:
+        if read_manifest(store, prefix) != manifest:
             raise
+    try:
+        keep_hold(store, prefix, owner)
+    except ExportFailed:
+        store.delete(f"{prefix}/{MANIFEST}")
+        raise
 
 
 def _send_file(store: Store, path: Path, prefix: str, size_there: int | None, stopping: threading.Event) -> Sent:

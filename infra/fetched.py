@@ -5,6 +5,7 @@ Of an adapter the merged checkpoint is what can be loaded. Several processes of 
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from pydantic import TypeAdapter
 from infra.adapters import merge
 from infra.model import Manifest, SnapshotRef
 from infra.snapshot import fetch
+from infra.staging import share_fetched
 from infra.store import path_of, split_location
 
 _MANIFEST = TypeAdapter(Manifest)
@@ -24,6 +26,7 @@ class NodeCache:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._in_use: int | None = None
 
     def loadable(self, snapshot: SnapshotRef) -> tuple[Path, Manifest | None]:
         """Files to load and, if they are not the snapshot itself, what they are. Raises SnapshotError, StoreError."""
@@ -32,7 +35,7 @@ class NodeCache:
             return folder, None
         merged = self.folder / f"merged-{snapshot.manifest.snapshot_digest}"
         note = merged.with_suffix(".json")
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._use()
         with self._locked():
             if not note.exists():
                 shutil.rmtree(merged, ignore_errors=True)
@@ -44,7 +47,7 @@ class NodeCache:
         """The snapshot's own files."""
         if snapshot.location.startswith("file://"):
             return path_of(snapshot.location)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self._use()
         folder = self.folder / snapshot.manifest.snapshot_digest
         with self._locked():
             for stale in self.folder.iterdir():
@@ -60,7 +63,17 @@ class NodeCache:
     def evict(self) -> None:
         """Forgets everything; called when nobody reads it."""
         shutil.rmtree(self.folder, ignore_errors=True)
-        self.folder.with_suffix(".lock").unlink(missing_ok=True)
+        if self._in_use is not None:
+            for lock in (".lock", ".turn"):
+                self.folder.with_name(f"{self.folder.name}{lock}").unlink(missing_ok=True)
+            os.close(self._in_use)
+            self._in_use = None
+
+    def _use(self) -> None:
+        """Until this process ends no sweep frees the folder."""
+        if self._in_use is None:
+            self._in_use = share_fetched(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
 
     def _locked(self) -> FileLock:
-        return FileLock(self.folder.with_suffix(".lock"))
+        return FileLock(self.folder.with_name(f"{self.folder.name}.turn"))

@@ -1,11 +1,12 @@
 """A checkpoint that Pinpoint did not write is digested on first use, and again only if its files have changed since.
 
-The manifest is noted in the point's store under the names, sizes and modification times of the files; nothing is written
-beside the checkpoint. A note can't vouch for wrong weights: engines prove tensor by tensor what they hold.
+The manifest is noted in the point's store under this host's name and the files' names, sizes, inodes and times of change;
+nothing is written beside the checkpoint. A note can't vouch for wrong weights: engines prove tensor by tensor what they hold.
 """
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -39,5 +40,6 @@ def describe_once(store: Store, folder: Path, files: Iterable[str], point: EvalP
 
 def _fingerprint(folder: Path, names: list[str]) -> str:
     stats = [(name, (folder / name).stat()) for name in names]
-    lines = [str(folder.resolve()), *(f"{name} {stat.st_size} {stat.st_mtime_ns}" for name, stat in stats)]
+    lines = [socket.gethostname(), str(folder.resolve())]
+    lines += [f"{name} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns} {stat.st_ino}" for name, stat in stats]
     return xxhash.xxh3_128_hexdigest("\n".join(lines).encode())

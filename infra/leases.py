@@ -23,7 +23,7 @@ from typing import Literal
 
 from pydantic import TypeAdapter
 
-from infra.errors import SnapshotMissing, StoreError
+from infra.errors import ExportFailed, SnapshotMissing
 from infra.model import EvalPoint
 from infra.snapshot import MANIFEST, SNAPSHOTS
 from infra.store import Store
@@ -70,6 +70,18 @@ def renew(store: Store, prefix: str, holder: Holder) -> None:
     store.write(f"{_home(prefix)}/holders/{holder.id}.json", _HOLDER.dump_json(holder))
 
 
+def keep_hold(store: Store, prefix: str, owner: str) -> None:
+    """Renews the owner's export, and makes sure that it is still one: nobody has begun to delete it, or done so.
+
+    Raises ExportFailed. The renewal comes first: a deletion that is announced later sees a holder that is alive.
+    """
+    own = [holder for holder in live_holders(store, prefix) if (holder.owner, holder.purpose) == (owner, "export")]
+    for holder in own:
+        renew(store, prefix, holder)
+    if not own or store.list(f"{_home(prefix)}/deletions") or not store.exists(f"{_home(prefix)}/made"):
+        raise ExportFailed(f"{store.url_of(prefix)} is not {owner}'s any more: its lease expired while it was exported")
+
+
 def release(store: Store, prefix: str, holder: Holder) -> None:
     """Ends one's own hold; what is left of the snapshot is for `delete_unless_held` or the next sweep."""
     store.delete(f"{_home(prefix)}/holders/{holder.id}.json")
@@ -84,7 +96,7 @@ def kept_alive(store: Store, prefix: str, holder: Holder) -> Iterator[None]:
         while not ended.wait(holder.ttl_s / 4):
             try:
                 renew(store, prefix, holder)
-            except (StoreError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 (whatever it is, a thread that ends would lose the lease)
                 logger.warning("lease of %s not renewed, tried again in %.0f s: %s", prefix, holder.ttl_s / 4, error)
 
     thread = threading.Thread(target=keep, name="pinpoint-lease", daemon=True)
@@ -108,6 +120,8 @@ def live_holders(store: Store, prefix: str, now: float | None = None) -> list[Ho
             holder = _HOLDER.validate_json(store.read(key))
         except FileNotFoundError:
             continue  # released meanwhile
+        except ValueError:  # cut short by a machine that stopped: it holds for a while, and no sweep stumbles over it
+            holder = Holder(owner="unreadable record", purpose="read", ttl_s=TTL_S, id=key.rpartition("/")[2])
         if holder.purpose == "keep" or now - at < holder.ttl_s:
             live.append(holder)
     return live
@@ -129,6 +143,15 @@ def delete_unless_held(store: Store, prefix: str, *, owner: str | None = None) -
     store.abort_uploads(prefix)
     store.delete(_home(prefix))
     return True
+
+
+def forget_stale_deletions(store: Store, prefix: str) -> None:
+    """Takes back announcements of sweeps that were killed before they looked; for a snapshot that somebody holds."""
+    marks = store.written(f"{_home(prefix)}/deletions")
+    now = store.clock() if marks else 0.0
+    for mark, at in marks.items():
+        if now - at > TTL_S:
+            store.delete(mark)
 
 
 def owner_of(point: EvalPoint) -> str:

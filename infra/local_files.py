@@ -11,9 +11,10 @@ import os
 import re
 import shutil
 import stat
+import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -54,7 +55,10 @@ def create(path: Path, data: bytes) -> bool:
     """Writes a file that must not exist yet; False for all but one of several concurrent creators."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    temporary.write_bytes(data)
+    with temporary.open("wb") as file:  # on the disk before it has its name: what is created never changes, and is believed
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -98,6 +102,15 @@ def sizes(root: Path, start: Path) -> dict[str, int]:
     if start.is_file():
         found[str(start.relative_to(root))] = start.stat().st_size
     return dict(sorted(found.items()))
+
+
+def delete_stale_temporaries(root: Path, older_s: float) -> None:
+    """What a killed process was writing: files that never got their name, by the clock of their file system."""
+    for folder, _, names in os.walk(root):
+        for path in (Path(folder, name) for name in names if _TEMPORARY.fullmatch(name)):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > older_s:
+                    path.unlink()
 
 
 def delete(path: Path) -> None:

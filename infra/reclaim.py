@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from infra.leases import delete_unless_held, known, live_holders
-from infra.staging import free_staged, free_stale_spares, stale_staged
+from infra.errors import StoreError
+from infra.leases import delete_unless_held, forget_stale_deletions, known, live_holders
+from infra.staging import free_staged, free_unlocked, stale_staged
 from infra.store import Store
 
 logger = logging.getLogger(__name__)
@@ -38,17 +39,29 @@ def sweep(store: Store, staging_dir: Path, *, wanted: Iterable[Path] = (), dry_r
 
     `wanted` are staged models that an outbox still names. Raises StoreError; what was not swept is so by the next sweep.
     """
-    return [_snapshot(store, prefix, dry_run) for prefix in known(store)] + sweep_staging(staging_dir, wanted, dry_run=dry_run)
+    found = sweep_staging(staging_dir, wanted, dry_run=dry_run)  # first: a store that is down is no reason to keep memory
+    failed: Exception | None = None
+    for prefix in known(store):
+        try:
+            found.append(_snapshot(store, prefix, dry_run))
+        except (StoreError, OSError) as error:  # the others are swept all the same
+            logger.error("%s was not swept: %s", store.url_of(prefix), error)
+            failed = failed or error
+    if not dry_run:
+        store.tidy()
+    if failed is not None:
+        raise failed
+    return found
 
 
 def sweep_staging(staging_dir: Path, wanted: Iterable[Path], *, dry_run: bool) -> list[Found]:
-    """This machine's staged models, and spare memory of trainers that are gone."""
+    """This machine's staged models, and the spare memory and fetched snapshots of processes that are gone."""
     stale = stale_staged(staging_dir, wanted)
     for folder in () if dry_run else stale:
         free_staged(folder)
     return [
-        Found(place=f"{socket.gethostname()}:{folder}", size=size, uploads=0, holders=(), deleted=not dry_run)
-        for folder, size in {**stale, **free_stale_spares(staging_dir, dry_run=dry_run)}.items()
+        Found(place=f"{socket.gethostname()}:{folder}", size=size, uploads=0, holders=(), deleted=not folder.exists())
+        for folder, size in {**stale, **free_unlocked(staging_dir, dry_run=dry_run)}.items()
     ]
 
 
@@ -56,6 +69,8 @@ def _snapshot(store: Store, prefix: str, dry_run: bool) -> Found:
     size = sum(store.list(prefix).values())
     uploads = len(store.open_uploads(prefix))
     holders = tuple(f"{holder.owner} ({holder.purpose})" for holder in live_holders(store, prefix))
+    if holders and not dry_run:
+        forget_stale_deletions(store, prefix)
     deleted = not holders and not dry_run and delete_unless_held(store, prefix)
     if deleted:
         logger.info("reclaimed %s: %d bytes, %d uploads", store.url_of(prefix), size, uploads)

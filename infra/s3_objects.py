@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import logging
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextlib import suppress
@@ -19,6 +20,7 @@ from fsspec.callbacks import Callback
 
 from infra.transfer import Transfer
 
+logger = logging.getLogger(__name__)
 T = TypeVar("T")
 PART_BYTES = 16 * 2**20
 PARTS_AT_ONCE = 2
@@ -27,6 +29,7 @@ CONNECT_TIMEOUT_S = 5
 READ_TIMEOUT_S = 120  # a large multipart completion takes long, and is sent twice if it is given up early
 TRIES = 5  # of botocore, with pauses of about 0.5, 1, 2 and 4 s, twice over: a short burst of 503 passes unnoticed
 LOOK_S = 0.05
+DOWNLOAD_TRIES = 3
 
 
 def options(**named: str | None) -> dict[str, Any]:
@@ -89,8 +92,14 @@ class S3Objects:
     def uploads(self, path: str) -> tuple[tuple[str, str], ...]:
         """Half-done multipart uploads of objects whose path begins with `path`: (path, upload id)."""
         bucket, _, key = path.partition("/")
-        answer = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key, timeout=CALL_TIMEOUT_S)
-        return tuple((f"{bucket}/{upload['Key']}", upload["UploadId"]) for upload in answer.get("Uploads") or ())
+        found: list[tuple[str, str]] = []
+        after: dict[str, str] = {}
+        while True:
+            answer = self.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key, timeout=CALL_TIMEOUT_S, **after)
+            found += [(f"{bucket}/{upload['Key']}", upload["UploadId"]) for upload in answer.get("Uploads") or ()]
+            if not answer.get("IsTruncated"):
+                return tuple(found)
+            after = {"KeyMarker": answer["NextKeyMarker"], "UploadIdMarker": answer["NextUploadIdMarker"]}
 
     def abort(self, path: str, upload: str) -> None:
         """Frees the parts of a half-done upload; one that is gone is fine."""
@@ -111,13 +120,30 @@ class S3Objects:
         except BaseException:
             sending.cancel()
             wait([sending], CALL_TIMEOUT_S)
+            self._abort_all(path)
+            raise
+
+    def _abort_all(self, path: str) -> None:
+        """What can't be cleaned up now is for the sweep, and never hides why the upload ended."""
+        try:
             for at, upload in self.uploads(path):
                 if at == path:
                     self.abort(at, upload)
-            raise
+        except Exception as error:  # noqa: BLE001
+            logger.warning("parts of %s are left for the next sweep: %s", path, error)
 
     def download(self, path: str, target: Path) -> None:
-        self.fs.get_file(path, str(target), chunksize=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+        for left in reversed(range(DOWNLOAD_TRIES)):
+            try:
+                self.fs.get_file(path, str(target), chunksize=PART_BYTES, max_concurrency=PARTS_AT_ONCE)
+            except FileNotFoundError:
+                raise
+            except Exception:  # an answer that broke off, which s3fs does not repeat here
+                if not left:
+                    raise
+                logger.warning("%s is fetched again", path, exc_info=True)
+            else:
+                return
 
     def _begin(self, coroutine: Callable[[], Any]) -> Future[Any]:
         return asyncio.run_coroutine_threadsafe(coroutine(), self.fs.loop)

@@ -1,8 +1,8 @@
 """A staged model is in memory only as long as somebody will still export it: it is freed on every outcome, or found later.
 
 Layout below the staging folder: `staged/RUN/POINT-ID/model`, the files, and `staged/RUN/POINT-ID/ttl`, the seconds after which
-no point can want them any more. Memory that is kept to be filled again is `spare/NAME`, and its process holds
-`spare/NAME.lock` as long as it lives.
+no point can want them any more. Memory that is kept to be filled again is `spare/NAME`, what engines' nodes fetched is
+`fetched/NAME`; processes that use them hold `NAME.lock` beside them as long as they live.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from infra.model import EvalPoint
 
-STAGED, MODEL, TTL, SPARE = "staged", "model", "ttl", "spare"
+STAGED, MODEL, TTL, SPARE, FETCHED = "staged", "model", "ttl", "spare", "fetched"
 
 
 def new_staged(staging_dir: Path, point: EvalPoint, ttl_s: float) -> Path:
@@ -51,7 +51,7 @@ def stale_staged(staging_dir: Path, wanted: Iterable[Path]) -> dict[Path, int]:
 
 
 def lock_spare(folder: Path) -> int | None:
-    """The lock of a folder of spare memory, as a descriptor; None if another process has it."""
+    """The lock of a folder for this process alone, as a descriptor; None if another has it."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(folder.with_name(f"{folder.name}.lock"), os.O_CREAT | os.O_RDWR, 0o644)
     try:
@@ -69,14 +69,23 @@ def free_spare(folder: Path, lock: int) -> None:
     os.close(lock)
 
 
-def free_stale_spares(staging_dir: Path, *, dry_run: bool) -> dict[Path, int]:
-    """Spare memory whose process is gone, with its size in bytes; deleted, unless `dry_run`."""
+def share_fetched(folder: Path) -> int:
+    """A lock of a folder of fetched snapshots that any number of processes may have, as a descriptor."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(folder.with_name(f"{folder.name}.lock"), os.O_CREAT | os.O_RDWR, 0o644)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def free_unlocked(staging_dir: Path, *, dry_run: bool) -> dict[Path, int]:
+    """Spare memory and fetched snapshots whose processes are gone, with sizes in bytes; deleted, unless `dry_run`."""
     found: dict[Path, int] = {}
-    for folder in (path for path in (staging_dir / SPARE).glob("*") if path.is_dir()):
+    places = (path for kind in (SPARE, FETCHED) for path in (staging_dir / kind).glob("*"))
+    for folder in (path for path in places if path.is_dir()):
         lock = lock_spare(folder)
         if lock is None:
             continue
-        found[folder] = sum(file.stat().st_size for file in folder.iterdir() if file.stat().st_nlink == 1)
+        found[folder] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.stat().st_nlink == 1)
         if dry_run:
             os.close(lock)
         else:

@@ -23,6 +23,8 @@ from infra.errors import AlreadyExists, ConfigError, StoreDenied, StoreError, St
 from infra.s3_objects import S3Objects
 from infra.transfer import Transfer
 
+PROBES = ".probes"
+LITTER_S = 3600.0
 _DENIED = re.compile(r"credential|denied|forbidden|signature|access key|\b403\b", re.IGNORECASE)
 _FULL = re.compile(r"insufficient.?storage|storage.?full|no space|quota|\b507\b", re.IGNORECASE)
 _UNREACHABLE = ("Connect", "Timeout", "Endpoint", "HTTPClient", "ServerDisconnected", "ClientOSError", "ClientPayload")
@@ -92,7 +94,7 @@ class Store:
 
     def check(self) -> None:
         """Writes and deletes a small object, so that an unusable store is found before work begins."""
-        probe = f".probe-{uuid.uuid4().hex}"
+        probe = f"{PROBES}/{uuid.uuid4().hex}"
         self.write(probe, b"")
         self.delete(probe)
 
@@ -156,12 +158,22 @@ class Store:
 
     def clock(self) -> float:
         """Now, on the clock that `written` is counted on; to the second on S3."""
-        probe = f".clock-{uuid.uuid4().hex}"
+        probe = f"{PROBES}/{uuid.uuid4().hex}"
         try:
             self.write(probe, b"")
             return self.written(probe)[probe]
         finally:
             self.delete(probe)
+
+    def tidy(self) -> None:
+        """Deletes what processes that were killed left of their own: probes, and half-written files of a local store."""
+        now = self.clock()
+        for probe, at in self.written(PROBES).items():
+            if now - at > LITTER_S:
+                self.delete(probe)
+        if self.is_local:
+            with self._translated(""):
+                local_files.delete_stale_temporaries(Path(self._path("")), LITTER_S)
 
     def open_uploads(self, prefix: str) -> tuple[tuple[str, str], ...]:
         """Half-done multipart uploads below the folder `prefix`: (key, upload id). A local store has none."""
@@ -233,7 +245,7 @@ class Store:
             raise
         except PermissionError as error:
             raise self._denied(error) from error
-        except (OSError, _botocore_error()) as error:
+        except _client_errors() as error:
             raise self._failed(key, error) from error
 
     def _denied(self, error: Exception) -> StoreDenied:
@@ -252,12 +264,12 @@ class Store:
         return StoreError(f"store {self.url}, object {key!r}: {name}: {_line(error)}")
 
 
-def _botocore_error() -> type[Exception]:
-    """botocore's base error; a local store must not pay for that import."""
+def _client_errors() -> tuple[type[Exception], ...]:
+    """Base errors of the system and, if they are loaded, of the S3 client: a local store must not pay for that import."""
     import sys
 
-    module = sys.modules.get("botocore.exceptions")
-    return module.BotoCoreError if module else OSError
+    named = (("botocore.exceptions", "BotoCoreError"), ("aiohttp", "ClientError"))
+    return (OSError, *(getattr(sys.modules[module], name) for module, name in named if module in sys.modules))
 
 
 def _line(error: BaseException) -> str:

@@ -14,9 +14,12 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import uuid
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ import anyio
 from prefect import task
 from pydantic import TypeAdapter
 
+from infra.concurrency import in_thread
 from infra.config import load_settings
 from infra.errors import BlackBoxFailed, EvalSkip
 from infra.fetched import NodeCache
@@ -40,9 +44,9 @@ _MANIFEST = TypeAdapter(Manifest)
 @task(name="black_box", task_run_name="evaluate step {request.point.step}", timeout_seconds=TIMEOUT_S, **UNCACHED)
 async def evaluate_checkpoint(request: EvalRequest, spec: BlackBoxSpec, snapshot: SnapshotRef) -> dict[str, float]:
     """Raises EvalSkip as the evaluation does; BlackBoxFailed for its exceptions, whose traceback is logged."""
-    cache = NodeCache(load_settings().staging_dir / "fetched" / f"black-box-{snapshot.manifest.snapshot_digest}")
+    cache = NodeCache(load_settings().staging_dir / "fetched" / f"black-box-{uuid.uuid4().hex}")
     try:
-        folder, merged = await asyncio.to_thread(cache.loadable, snapshot)
+        folder, merged = await in_thread(partial(cache.loadable, snapshot), threading.Event())
         answer = await _ask(spec, folder, _input(request, snapshot, merged or snapshot.manifest))
     finally:
         with anyio.CancelScope(shield=True):

@@ -18,11 +18,12 @@ from prefect import task
 
 from infra.concurrency import gather_all
 from infra.errors import AdapterInvalid, ExportFailed, ServiceUnreachable, StoreDenied, StoreError
-from infra.export import Sent, complete, send, send_part
+from infra.export import Sent, complete, send, send_part, send_part_there
 from infra.fleet.nodes import on_host, places
 from infra.foreign import describe_once
-from infra.model import BaseModelRef, EvalRequest, SnapshotRef, StagedPart
-from infra.snapshot import assemble
+from infra.leases import owner_of
+from infra.model import BaseModelRef, EvalRequest, Manifest, SnapshotRef, StagedPart
+from infra.snapshot import assemble, describe
 from infra.store import Store
 from infra.validation.adapters import adapter_files, base_of, examine_adapter, is_adapter
 from infra.validation.examination import validate_checkpoint
@@ -44,7 +45,7 @@ async def export(request: EvalRequest, prefix: str) -> SnapshotRef:
     folder = await asyncio.to_thread(Path(request.source.path).absolute)
     files, base = await asyncio.to_thread(_examined, folder, request)
     if not request.source.staged:
-        described = await asyncio.to_thread(describe_once, Store(request.store_url), folder, files, request.point)
+        described = await asyncio.to_thread(_described, folder, files, request)
         manifest = assemble(described.files, described.tensors, request.point, base)
         return SnapshotRef(point=request.point, location=folder.as_uri(), manifest=manifest, owned=False)
     return await _exporting(request, prefix, _send(request, folder, files, base, prefix))
@@ -78,16 +79,24 @@ def _examined(folder: Path, request: EvalRequest) -> tuple[list[str], BaseModelR
     return files, BaseModelRef(location=base.folder.absolute().as_uri(), snapshot_digest=manifest.snapshot_digest)
 
 
+def _described(folder: Path, files: list[str], request: EvalRequest) -> Manifest:
+    """Of a checkpoint that engines will prove tensor by tensor a note is enough; what a black box gets is read again."""
+    if request.black_box is not None:
+        return describe(folder, files, request.point)
+    return describe_once(Store(request.store_url), folder, files, request.point)
+
+
 def _valid(reader: CheckpointReader, request: EvalRequest) -> list[str]:
     needs_chat_template = any(dataset.apply_chat_template for dataset in request.suite.datasets)
-    return validate_checkpoint(reader, needs_chat_template=needs_chat_template)
+    trusted = request.trust_remote_code
+    return validate_checkpoint(reader, needs_chat_template=needs_chat_template, trust_remote_code=trusted)
 
 
 async def _send(request: EvalRequest, folder: Path, files: list[str], base: BaseModelRef | None, prefix: str) -> SnapshotRef:
     store, point = Store(request.store_url), request.point
     sent = await send(store, folder, files, prefix)
     manifest = assemble(sent.files, sent.tensors, point, base)
-    await complete(store, prefix, manifest)
+    await complete(store, prefix, manifest, owner_of(point))
     logger.info("exported %s: %d of %d bytes sent to %s", point.name, sent.n_bytes, manifest.n_bytes, store.url_of(prefix))
     return SnapshotRef(point=point, location=store.url_of(prefix), manifest=manifest, owned=True)
 
@@ -95,11 +104,17 @@ async def _send(request: EvalRequest, folder: Path, files: list[str], base: Base
 async def _send_parts(request: EvalRequest, parts: tuple[StagedPart, ...], prefix: str) -> SnapshotRef:
     """Each host sends its own part; the whole is validated where it then is, before the manifest makes it a snapshot."""
     store, point = Store(request.store_url), request.point
-    calls = ((part.host, partial(send_part, store.url, part, prefix, with_metadata=part is parts[0])) for part in parts)
-    sent = Sent.of(await gather_all(on_host(host, call) for host, call in calls))
+
+    async def send_one(part: StagedPart) -> Sent:
+        with_metadata = part is parts[0]
+        if not part.host:
+            return await send_part(store, part, prefix, with_metadata=with_metadata)
+        return await on_host(part.host, partial(send_part_there, store.url, part, prefix, with_metadata=with_metadata))
+
+    sent = Sent.of(await gather_all(send_one(part) for part in parts))
     await asyncio.to_thread(_valid, StorePrefix(store, prefix), request)
     manifest = assemble(sent.files, sent.tensors, point)
-    await complete(store, prefix, manifest)
+    await complete(store, prefix, manifest, owner_of(point))
     hosts = ", ".join(part.host or socket.gethostname() for part in parts)
     logger.info("exported %s: %d bytes sent from %s to %s", point.name, sent.n_bytes, hosts, store.url_of(prefix))
     return SnapshotRef(point=point, location=store.url_of(prefix), manifest=manifest, owned=True)

@@ -96,10 +96,15 @@ async def retire(point: EvalPoint, source: SnapshotSource, store_url: str, keep:
 
     Of the run's snapshots the newest `keep` whole ones stay.
     """
+    await free_parts(source)  # first: memory is freed even if the store is down
     freed = await asyncio.to_thread(retire_snapshots, Store(store_url), point, keep)
-    await gather_all(_free(part) for part in places(source))
     logger.info("retired %s: %d bytes freed", point.name, freed)
     return freed
+
+
+async def free_parts(source: SnapshotSource) -> None:
+    """A staged model, on every host that has some of it; a host that can't be reached has a sweep of its own."""
+    await gather_all(_free(part) for part in places(source))
 
 
 async def _free(part: StagedPart) -> None:

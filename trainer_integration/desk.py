@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import logging
 import socket
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.config import Settings
-from infra.errors import StoreError
+from infra.errors import PinpointError
 from infra.model import EvalPoint, EvalRequest, FleetSpec, SkippedPoint, SkipReason, SnapshotSource, StagedPart
 from infra.records import next_attempt, now
 from infra.staging import free_staged, new_staged
@@ -26,6 +27,7 @@ from trainer_integration.submit import InFlight, Submitter, last_resort_s
 
 logger = logging.getLogger(__name__)
 DIED = "the trainer ended before it had dispatched the point: while it waited for room, or exported the model"
+ATTEMPT_WAIT_S = 0.25  # a store that takes longer to count an attempt is not waited for
 UNCOUNTED_ATTEMPTS = 1_000_000  # attempts above are no counts of starts: the clock makes them unique
 
 
@@ -62,14 +64,21 @@ class Admission:
 
 
 class Desk:
-    """Of rank 0; see EvalDispatcher for what its constructor raises."""
+    """Of rank 0; see EvalDispatcher for what its constructor raises, besides OSError for a home that can't be used."""
 
-    def __init__(self, dispatch: DispatchSettings, settings: Settings) -> None:
+    def __init__(self, dispatch: DispatchSettings, settings: Settings, longest_wait_s: float) -> None:
+        """`longest_wait_s` is how long the other ranks, which wait too, can be kept waiting for room."""
         self.dispatch, self.settings = dispatch, settings
+        self.wait_s = min(dispatch.backpressure_timeout_s, longest_wait_s)
+        if self.wait_s < dispatch.backpressure_timeout_s:
+            logger.warning(
+                "pinpoint: a due step of %s waits %g s for room: other ranks give up soon", dispatch.run, self.wait_s
+            )
         self.store = Store(settings.store, settings.s3_access())  # not by the environment: the trainer has S3 clients too
         self.store.check()
         self.attempt = next_attempt(self.store, dispatch.run)
         self._dispatched: set[int] = set()
+        self._point: EvalPoint | None = None
         self._intent: Intent | None = None
         api_url = settings.prefect_api_url or "http://127.0.0.1:4200/api"
         self.submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), self.store, api_url)
@@ -79,11 +88,7 @@ class Desk:
 
     def admit(self, due: Due, final: bool, saved: Path | None) -> Admission:
         """Waits for room if that is the policy. On a `saved` checkpoint the point is measured instead of the live model."""
-        if due.step in self._dispatched:  # its record is for good, a skip for one: the next point there is another attempt
-            self.attempt = self._another_attempt()
-            self._dispatched.clear()
-            self.progressed(due.step)
-        point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self.attempt, final=final, missed=due.missed)
+        point = self.point_of(due, final)
         self._intent = Intent(self.submitter.outbox, self._skip_of(point, SkipReason.CRASHED, DIED, 0.0))
         self._dispatched.add(due.step)
         has_room, waited = self._wait_for_room(point)
@@ -99,6 +104,16 @@ class Desk:
             return Admission(point=point, waited_s=waited, skipped=SkipReason.EXPORT_FAILED, message=message)
         self._intent.stages(folder)
         return Admission(point=point, waited_s=waited, folder=folder)
+
+    def point_of(self, due: Due, final: bool) -> EvalPoint:
+        """The same until `leave`."""
+        if self._point is None:
+            if due.step in self._dispatched:  # its record is for good, a skip for one: the next point is another attempt
+                self.attempt = self._another_attempt()
+                self._dispatched.clear()
+                self.progressed(due.step)
+            self._point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self.attempt, final=final, missed=due.missed)
+        return self._point
 
     def submit(self, admission: Admission, parts: tuple[StagedPart, ...], exported_s: float) -> Dispatched:
         """Raises OSError if it can't be made durable; what was staged is then freed."""
@@ -125,7 +140,7 @@ class Desk:
         """To be called after each dispatch: one that came to nothing leaves its intent to the background thread."""
         if self._intent is not None:
             self._intent.given_up()
-            self._intent = None
+        self._intent = self._point = None
 
     def _put(self, delivery: Delivery, watched: InFlight | None) -> None:
         self.submitter.submit(delivery, watched, self._intent.stem if self._intent else None)
@@ -157,19 +172,30 @@ class Desk:
         if self.dispatch.overflow_policy == "skip":
             return False, 0.0
         started = time.monotonic()
-        has_room = self.submitter.wait(others, self.dispatch.backpressure_timeout_s)
+        has_room = self.submitter.wait(others, self.wait_s)
         waited = time.monotonic() - started
         outcome = "and got it" if has_room else "in vain"
         logger.info("pinpoint: step %d of %s waited %.1f s for room %s", point.step, point.run, waited, outcome)
         return has_room, waited
 
     def _another_attempt(self) -> int:
-        """A number that this run has not used; without the store it is no count of starts, but unique all the same."""
+        """A number that this run has not used; from the clock, and later ones from that, if the store does not count it soon.
+
+        Training waits meanwhile, and a store may take minutes to fail.
+        """
+        if self.attempt >= UNCOUNTED_ATTEMPTS:
+            return self.attempt + 1
+        counted: list[int] = []
+        counting = threading.Thread(target=self._count, args=(counted,), name="pinpoint-attempt", daemon=True)
+        counting.start()
+        counting.join(ATTEMPT_WAIT_S)
+        return next(iter(counted), self.attempt + UNCOUNTED_ATTEMPTS + int(time.time()))
+
+    def _count(self, counted: list[int]) -> None:
         try:
-            return next_attempt(self.store, self.dispatch.run)
-        except (StoreError, OSError) as error:
-            logger.warning("pinpoint: %s gets an attempt that is not counted: %s", self.dispatch.run, error)
-            return self.attempt + UNCOUNTED_ATTEMPTS + int(time.time())
+            counted.append(next_attempt(self.store, self.dispatch.run))
+        except (PinpointError, OSError) as error:
+            logger.warning("pinpoint: an attempt of %s is not counted: %s", self.dispatch.run, error)
 
     def _request(self, point: EvalPoint, source: SnapshotSource, exported_s: float) -> EvalRequest:
         return EvalRequest(
@@ -180,6 +206,7 @@ class Desk:
             black_box=self.dispatch.black_box,
             store_url=self.settings.store,
             export_time_seconds=exported_s,
+            trust_remote_code=self.dispatch.trust_remote_code,
             keep_snapshots=self.dispatch.keep_snapshots,
             deadline_s=self.dispatch.deadline_s,
         )

@@ -5,16 +5,19 @@ with `backpressure`, at most `backpressure_timeout_s` for room. The cap on point
 exported; with `skip`, a due step that finds it reached is recorded as `busy` at its step.
 
 In a job of many ranks every rank has a dispatcher and calls it alike: rank 0 decides and tells the others, and all export
-together. A step that is not due costs no communication.
+together. A step that is not due costs no communication. Ranks that have lost each other wait no more: what is due then is
+recorded as `crashed`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from infra.config import Settings
 from infra.errors import ConfigError, PinpointError
@@ -23,7 +26,7 @@ from infra.staging import SPARE, free_staged
 from trainer_integration.contract import Exporter
 from trainer_integration.desk import Admission, Desk, Dispatched
 from trainer_integration.metrics import metrics_of
-from trainer_integration.options import DispatchSettings, refuse_unusable
+from trainer_integration.options import DispatchSettings, longest_wait_s, refuse_unusable
 from trainer_integration.schedule import Due, Schedule
 from trainer_integration.sharded.ranks import Ranks
 
@@ -52,13 +55,8 @@ class EvalDispatcher:
             reuse(settings.staging_dir / SPARE / dispatch.run)
         self._desk: Desk | None = None
         self._reported = 0
-        refusal: PinpointError | None = None
-        if self.ranks.rank == 0:
-            try:
-                self._desk = Desk(dispatch, settings)
-            except PinpointError as error:
-                refusal = error
-        refusal = self.ranks.broadcast(refusal)
+        self._cut_off: Exception | None = None
+        refusal = self.ranks.broadcast(self._opened() if self.ranks.rank == 0 else None)
         if refusal is not None:
             raise refusal
 
@@ -82,10 +80,13 @@ class EvalDispatcher:
 
     def resume(self, step: int) -> None:
         """Says, before `baseline`, that training goes on after `step`, for a trainer that learns it only now."""
-        if step != self.dispatch.start_step:  # so it does not start from the baseline's checkpoint
-            changes = {"start_step": step, "baseline_checkpoint": None}
+        after = self._meant(step)
+        if after is None:
+            return
+        if after != self.dispatch.start_step or self.schedule.begun:  # so it does not start from the baseline's checkpoint
+            changes = {"start_step": after, "baseline_checkpoint": None}
             self.dispatch = self.dispatch.model_copy(update=changes)
-            self.schedule = Schedule(self.dispatch.every, start=step)
+        self.schedule = Schedule(self.dispatch.every, start=after)
 
     def baseline(self) -> Dispatched | None:
         """The point before training, at the step it begins after."""
@@ -96,15 +97,21 @@ class EvalDispatcher:
         """A point at `step` whatever the schedule says, for a trainer that has its own: of `checkpoint`, which is read in
         place, or else as `on_step` would. A step that has a point already gets another attempt.
         """
-        due = Due(step=step, missed=())
-        return self._never_derailing(due, final, lambda: self._asked_for(due, checkpoint, final))
+        meant = self._meant(step)
+        if meant is None:
+            return None
+        due = Due(step=meant, missed=())
+        return self._never_derailing(due, final, lambda: self._asked_for(due, checkpoint))
 
     def on_step(self, step: int, *, final: bool = False) -> Dispatched | None:
         """To be called after every optimizer step; None if the step is not due, and on all ranks but the first.
 
         The final point is never skipped.
         """
-        return self._never_derailing(Due(step=step, missed=()), final, lambda: self._due(step, final))
+        meant = self._meant(step)
+        if meant is None:
+            return None
+        return self._never_derailing(Due(step=meant, missed=()), final, lambda: self._due(meant, final))
 
     async def on_step_async(self, step: int, *, final: bool = False) -> Dispatched | None:
         """The same for a trainer on an event loop, which goes on meanwhile; the model must not change until it returns."""
@@ -118,7 +125,7 @@ class EvalDispatcher:
         return self.dispatch.saved_at(step)
 
     def drain(self, deadline_s: float) -> bool:
-        """Waits, after training, until every point has its record; False if some have not by then."""
+        """Waits, after training, until every point has its record; False if some have not by then. Rank 0 alone waits."""
         return self._desk.submitter.drained(deadline_s) if self._desk else True
 
     def close(self) -> None:
@@ -132,7 +139,7 @@ class EvalDispatcher:
         given = self.dispatch.baseline_checkpoint
         return first, Path(given).absolute() if given else self.saved_at(first.step)
 
-    def _asked_for(self, due: Due, checkpoint: Path | None, final: bool) -> tuple[Due, Path | None]:
+    def _asked_for(self, due: Due, checkpoint: Path | None) -> tuple[Due, Path | None]:
         self._progressed(due.step)
         self.schedule.mark(due.step)
         return due, checkpoint.absolute() if checkpoint else self.saved_at(due.step)
@@ -155,17 +162,57 @@ class EvalDispatcher:
             if decided is None:
                 return None
             due, saved = decided
-            admission = self.ranks.broadcast(self._admission(due, final, saved))
-            done = self._carry_out(admission)
-            if self.ranks.broadcast(done is not None and done.skipped is not None):
-                self.schedule.reopen(due.step)
+            if self._cut_off is not None:
+                return self._crashed(due, final, self._cut_off)
+            return self._dispatched(due, final, saved)
         except Exception as error:
             logger.exception("pinpoint: step %d of %s could not be dispatched", due.step, self.dispatch.run)
+            if self.ranks.count == 1:  # others may not know of it
+                self.schedule.reopen(due.step)
             return self._crashed(due, final, error)
         finally:
             if self._desk:
                 self._desk.leave()
+
+    def _dispatched(self, due: Due, final: bool, saved: Path | None) -> Dispatched | None:
+        own = self._admission(due, final, saved)
+        admission = self._told(own)
+        if self._cut_off is not None:
+            if own is not None and own.folder is not None:
+                free_staged(own.folder)
+            return self._crashed(due, final, self._cut_off)
+        done = self._carry_out(admission)
+        if self._told(done is None or done.skipped is not None):
+            self.schedule.reopen(due.step)
         return done
+
+    def _told(self, value: Any) -> Any:
+        """Rank 0's `value`, on every rank; this rank's own if the ranks have lost each other, who never wait again then."""
+        try:
+            return self.ranks.broadcast(value) if self._cut_off is None else value
+        except Exception as error:
+            logger.exception("pinpoint: the ranks of %s have lost each other: nothing more is evaluated", self.dispatch.run)
+            self._cut_off = error
+            return value
+
+    def _opened(self) -> PinpointError | None:
+        """Rank 0's, whatever happens: the others wait for it. Opens the desk, or gives what is against it."""
+        try:
+            self._desk = Desk(self.dispatch, self.settings, longest_wait_s(self.ranks))
+        except PinpointError as error:
+            return error
+        except Exception as error:
+            logger.debug("pinpoint: no desk", exc_info=True)
+            return ConfigError(f"the home folder {self.settings.home} can't be used: {type(error).__name__}: {error}")
+        return None
+
+    def _meant(self, step: Any) -> int | None:
+        """The number that `step` is, numpy's for one. None, with a line in the log, if it is no step: alike on every rank."""
+        try:
+            return EvalPoint(run=self.dispatch.run, step=int(operator.index(step))).step
+        except Exception:
+            logger.exception("pinpoint: %r is no step of %s, and is not evaluated", step, self.dispatch.run)
+            return None
 
     def _admission(self, due: Due, final: bool, saved: Path | None) -> Admission | None:
         """Rank 0's, whatever happens: the others wait for it."""
@@ -175,23 +222,24 @@ class EvalDispatcher:
             return self._desk.admit(due, final, saved)
         except Exception as error:
             logger.exception("pinpoint: step %d of %s could not be dispatched", due.step, self.dispatch.run)
-            point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self._desk.attempt, final=final, missed=due.missed)
-            return Admission(point=point, skipped=SkipReason.CRASHED, message=f"{type(error).__name__}: {error}")
+            message = f"{type(error).__name__}: {error}"
+            return Admission(point=self._desk.point_of(due, final), skipped=SkipReason.CRASHED, message=message)
 
     def _carry_out(self, admission: Admission) -> Dispatched | None:
+        """None on all ranks but the first, and if not even a skip could be made durable."""
         reason, message, started = admission.skipped, admission.message, time.monotonic()
         parts: tuple[StagedPart, ...] = ()
-        if admission.folder is not None:
-            try:
-                parts = self._staged(admission.folder)
-            except Exception as error:
-                logger.exception("pinpoint: export of %s failed", admission.point.name)
-                free_staged(admission.folder)
-                reason, message = SkipReason.EXPORT_FAILED, f"{type(error).__name__}: {error}"
-        seconds = time.monotonic() - started if admission.folder is not None else 0.0
-        if self._desk is None:
-            return None
         try:
+            if admission.folder is not None:
+                try:
+                    parts = self._staged(admission.folder)
+                except Exception as error:
+                    logger.exception("pinpoint: export of %s failed", admission.point.name)
+                    reason, message = SkipReason.EXPORT_FAILED, f"{type(error).__name__}: {error}"
+                    free_staged(admission.folder)
+            seconds = time.monotonic() - started if admission.folder is not None else 0.0
+            if self._desk is None:
+                return None
             if reason is None:
                 return self._desk.submit(admission, parts, seconds)
             return self._desk.skip(admission, reason, message, seconds)
@@ -215,9 +263,8 @@ class EvalDispatcher:
         if self._desk is None:
             return None
         try:
-            point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self._desk.attempt, final=final, missed=due.missed)
-            self.schedule.reopen(due.step)
-            return self._desk.skip(Admission(point=point), SkipReason.CRASHED, f"{type(error).__name__}: {error}", 0.0)
+            admission = Admission(point=self._desk.point_of(due, final))
+            return self._desk.skip(admission, SkipReason.CRASHED, f"{type(error).__name__}: {error}", 0.0)
         except Exception:
             logger.exception("pinpoint: the skip of step %d of %s could not be recorded", due.step, self.dispatch.run)
             return None

@@ -15,13 +15,14 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from infra.config import OPTIONS_PREFIX, Settings, load_settings, parse, read_mapping
-from infra.engines.arguments import named, resolve
+from infra.engines.arguments import OWNED, named, resolve
 from infra.errors import ConfigError, UnknownKey
 from infra.miles_suite import read_eval_config, suite_of_pairs
 from infra.model import BlackBoxSpec, FleetSpec, Suite
 from trainer_integration.options import DispatchSettings
 
 Posture = Literal["fleet", "black_box", "live"]
+SIZE_NAMES = ("tp_size", "tensor_parallel_size")
 # What Miles' namespace has under sglang_* that is no argument of a server.
 NO_SERVER_ARGUMENTS = ("router_", "server_concurrency", "model_routers", "config")
 
@@ -49,7 +50,7 @@ class EvalOptions(BaseModel):
     rollout_temperature: float | None = None
     rollout_top_p: float | None = None
     rollout_top_k: int | None = None
-    eval_num_gpus: int = Field(default=0, description="GPUs of the fleet; 0: the trainer's own engines (live)")
+    eval_num_gpus: int = Field(default=0, ge=0, description="GPUs of the fleet; 0: the trainer's own engines (live)")
     eval_num_gpus_per_engine: int = Field(default=1, ge=1, description="GPUs of an engine, its tensor-parallel size")
     eval_hf_dir: Path | None = Field(default=None, description="where models are staged; unset with --save-hf: reuse mode")
     save_hf: str | None = Field(default=None, description="checkpoints that the trainer saves, with {rollout_id}")
@@ -82,10 +83,11 @@ class EvalOptions(BaseModel):
         """Of argparse's, by `add_eval_arguments` or a trainer's own parser. What it lacks, or has as None, has its default."""
         given = {name: value for name, value in vars(args).items() if value is not None}
         values = {name: given[name] for name in cls.model_fields if name in given}
-        values["eval_run"] = given.get("eval_run") or given.get("wandb_group") or _folder_name(given.get("save"))
         values["sglang"] = values.get("sglang") or _after("sglang_", given, NO_SERVER_ARGUMENTS)
         values["eval_sglang"] = values.get("eval_sglang") or _after("eval_sglang_", given, ())
-        return cls.load(given.get("eval_settings"), **{name: value for name, value in values.items() if value != {}})
+        made = cls.load(given.get("eval_settings"), **{name: value for name, value in values.items() if value != {}})
+        derived = given.get("wandb_group") or _folder_name(given.get("save"))  # said by nobody: a variable or a file beats it
+        return made if made.eval_run or not derived else made.model_copy(update={"eval_run": str(derived)})
 
     @model_validator(mode="after")
     def _can_be_meant(self) -> Self:
@@ -177,7 +179,7 @@ class EvalOptions(BaseModel):
             "engine": "sglang",
             "num_gpus": self.eval_num_gpus,
             "gpus_per_engine": self.eval_num_gpus_per_engine,
-            "rollout_engine_args": {**named(base.rollout_engine_args), **named(self.sglang), **inherited},
+            "rollout_engine_args": {**_passed_on(base.rollout_engine_args), **_passed_on(self.sglang), **inherited},
             "engine_args": {**named(base.engine_args), **named(self.eval_sglang)},
         }
         return parse(FleetSpec, values, where="the evaluation fleet")
@@ -203,6 +205,11 @@ def _after(prefix: str, given: Mapping[str, Any], without: tuple[str, ...]) -> d
     """Attributes with `prefix`, without it. The prefix alone is the mapping's own name."""
     found = {name.removeprefix(prefix): value for name, value in given.items() if name.startswith(prefix)}
     return {name: value for name, value in found.items() if name and not name.startswith(without or "\0")}
+
+
+def _passed_on(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what Pinpoint decides, but for the size: keys and passwords are among it, and Prefect shows the request."""
+    return {name: value for name, value in named(arguments).items() if name not in OWNED or name in SIZE_NAMES}
 
 
 def _folder_name(folder: str | Path | None) -> str | None:

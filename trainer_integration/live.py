@@ -93,6 +93,7 @@ class LiveEvaluator:
         self.live = live
         self.gates = tuple(gate) if isinstance(gate, Sequence) else (gate,)
         self._paths: tuple[EvaluationPath, ...] | None = None
+        self._refuse_early_gates()
         try:
             self._resolve()
         except ServiceUnreachable as error:
@@ -159,7 +160,7 @@ class LiveEvaluator:
     def _paused(self, turn: _Turn) -> Iterator[None]:
         """All gates closed, for longer than the evaluation can take; the time counts from when the first one closes."""
         turn.started = time.monotonic()
-        longest_s = self.live.settle_s + self.live.deadline_s + 2 * RECORD_GRACE_S
+        longest_s = self._longest_s
         with ExitStack() as closed:
             turn.pauses += [closed.enter_context(gate.closed(longest_s)) for gate in self.gates]
             yield
@@ -247,6 +248,20 @@ class LiveEvaluator:
         except (StoreError, OSError) as error:
             logger.warning("pinpoint: %s gets an attempt that is not counted: %s", self.live.run, error)
             return self.attempt + UNCOUNTED_ATTEMPTS + int(time.time())
+
+    @property
+    def _longest_s(self) -> float:
+        return self.live.settle_s + self.live.deadline_s + 2 * RECORD_GRACE_S
+
+    def _refuse_early_gates(self) -> None:
+        """A gate that would open by itself within an evaluation that is allowed to last longer measures beside the producer."""
+        for gate in self.gates:
+            most_s = getattr(gate, "max_closed_s", None)
+            if most_s is not None and most_s < self._longest_s:
+                raise ConfigError(
+                    f"the gate opens by itself after {most_s:g} s, and an evaluation may take {self._longest_s:g} s: make it "
+                    f"PauseGate(max_closed_s={self._longest_s:g}), or lower deadline_s"
+                )
 
     def _resolve(self) -> tuple[EvaluationPath, ...]:
         """Once for all: raises ConfigError if a gate is not that of the producer, ServiceUnreachable if it can't be asked."""

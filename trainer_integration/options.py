@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import string
 from pathlib import Path
 from typing import Literal, Self
@@ -11,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from infra.errors import ConfigError
 from infra.model import BlackBoxSpec, Suite
 from trainer_integration.outbox import DEPLOYMENT
+from trainer_integration.sharded.ranks import Ranks
 
 STEP_FIELDS = ("step", "rollout_id")  # what Miles calls it, too
 
@@ -26,6 +28,7 @@ class DispatchSettings(BaseModel):
     max_in_flight: int = Field(default=2, ge=1, description="points that may be under way at once")
     overflow_policy: Literal["backpressure", "skip"] = "backpressure"
     backpressure_timeout_s: float = Field(default=600.0, gt=0, description="how long a due step waits for room")
+    trust_remote_code: bool = Field(default=False, description="accept checkpoints that bring code of their own")
     reuse_memory: bool = Field(
         default=True, description="keep the memory of one staged model between points: staging into it is several times as fast"
     )
@@ -86,3 +89,16 @@ def refuse_unusable(dispatch: DispatchSettings, has_exporter: bool) -> None:
     """Raises ConfigError for what only the dispatcher can know."""
     if dispatch.exports and not has_exporter:
         raise ConfigError("an exporter is needed to evaluate the live model: give one, or set save_hf and save_interval")
+
+
+def longest_wait_s(ranks: Ranks) -> float:
+    """How long rank 0 can keep the others waiting: half of what their group waits, as they may have come long before it."""
+    if ranks.count == 1 or ranks.control is None:
+        return math.inf
+    import torch
+
+    try:
+        options = ranks.control._get_backend(torch.device("cpu")).options
+        return float(options._timeout.total_seconds()) / 2
+    except (AttributeError, RuntimeError):  # a group of another kind, which does not say
+        return math.inf

@@ -99,6 +99,6 @@ def staged_in_outbox(home: Path) -> list[Path]:
     """Staged models of points that were decided on and not delivered yet: they are wanted, however old."""
     folders = []
     for _, delivery in Outbox(home.expanduser() / "outbox").pending():
-        path = delivery.parameters["request"]["source"]["path"]
-        folders += [Path(path)] if path else []
+        source = delivery.parameters["request"].get("source", {})
+        folders += [Path(place["path"]) for place in (source, *source.get("parts", ())) if place.get("path")]
     return folders

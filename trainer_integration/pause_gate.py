@@ -157,8 +157,7 @@ class PauseGate:
         with self._changed:
             self._expire()
             held = self._closers.pop(closer, None) is not None
-            if held:
-                self._ended.append(closer)
+            self._ended.append(closer)  # also of one that is not known yet: its closing may arrive later than its end
             self._wake_if_open()
             return held
 

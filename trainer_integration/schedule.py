@@ -1,4 +1,7 @@
-"""Which steps are due: every so many, and always the last; a trainer that jumps over several gets one point for them."""
+"""Which steps are due: every so many, and always the last; a trainer that jumps over several gets one point for them.
+
+One that goes back to an earlier step trains anew from there: what was due on its way is due again.
+"""
 
 from __future__ import annotations
 
@@ -23,13 +26,17 @@ class Schedule:
         if every < 1:
             raise ConfigError(f"eval interval {every} must be at least 1")
         self.every = every
+        self.begun = False
         self._seen = start
         self._evaluated: int | None = None
 
     def due(self, step: int, *, final: bool = False) -> Due | None:
         """None if `step` is not due. The same step is due once, even if it is shown again as the final one."""
+        if step < self._seen:
+            self._seen, self._evaluated = step - 1, None
+        self.begun = True
         multiples = range(self._seen // self.every * self.every + self.every, step + 1, self.every)
-        self._seen = max(self._seen, step)
+        self._seen = step
         if not (multiples or final) or step == self._evaluated:
             return None
         self._evaluated = step
@@ -37,6 +44,7 @@ class Schedule:
 
     def mark(self, step: int) -> None:
         """Says that `step` has a point already, the baseline for one."""
+        self.begun = True
         self._seen, self._evaluated = max(self._seen, step), step
 
     def reopen(self, step: int) -> None:

@@ -56,7 +56,7 @@ class EngineClient:
         """The label of the weights that the engine says it serves."""
         info = await self._call("GET", "/model_info", timeout_s=CONTROL_TIMEOUT_S)
         with self._understood("/model_info", info):
-            return str(info["weight_version"])
+            return str(info["weight_version"] or "")
 
     async def update_weights(self, checkpoint_path: str, version: str, timeout_s: float) -> None:
         """Loads a checkpoint folder that the engine can read, and labels it `version`.

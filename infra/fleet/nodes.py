@@ -8,8 +8,11 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
+
+import anyio
 
 from infra.concurrency import gather_all
 from infra.errors import PinpointError, ServiceUnreachable
@@ -17,6 +20,7 @@ from infra.fleet.lease import connect
 from infra.model import SnapshotSource, StagedPart
 
 T = TypeVar("T")
+END_S = 30.0
 KEYS = ("NodeName", "NodeManagerHostname", "NodeManagerAddress")
 
 
@@ -93,8 +97,17 @@ async def on_node(node_id: str, call: Callable[..., T], *arguments: Any) -> T:
         ) from error
     except asyncio.CancelledError:
         ray.cancel(reference, force=True)
+        with anyio.move_on_after(END_S, shield=True):  # what it does must have ended when this returns
+            await asyncio.wait([asyncio.ensure_future(_ended(reference))])
         raise
     return result
+
+
+async def _ended(reference: Any) -> None:
+    import ray
+
+    with suppress(ray.exceptions.RayError, Exception):
+        await reference
 
 
 def _called(call: Callable[..., T], *arguments: Any) -> T:

@@ -141,6 +141,7 @@ class EvalRequest(BaseModel):
     fleet: FleetSpec = FleetSpec()
     black_box: BlackBoxSpec | None = Field(default=None, description="a user's own evaluation, instead of a fleet")
     store_url: str = Field(description="object store: file:///folder or s3://bucket/prefix")
+    trust_remote_code: bool = Field(default=False, description="accept a checkpoint that brings code of its own")
     keep_snapshots: int = Field(default=0, ge=0, description="how many retired snapshots of the run stay in the store")
     export_time_seconds: float = Field(default=0.0, ge=0, description="how long the training loop waited for staging")
     deadline_s: float = Field(default=3600.0, gt=0, description="the point is skipped as 'timeout' after so long")

@@ -55,13 +55,29 @@ def read_adapter_config(reader: CheckpointReader) -> Mapping[str, Any]:
     try:
         config = json.loads(reader.read_range(ADAPTER_CONFIG, 0, reader.entries()[ADAPTER_CONFIG].size))
         kind, rank = str(config["peft_type"]).upper(), config["r"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         message = f"{ADAPTER_CONFIG} in {reader.location} can't be read as a LoRA adapter's: save the adapter again"
         raise AdapterInvalid(message, subject=ADAPTER_CONFIG) from None
     if kind != "LORA" or type(rank) is not int or rank < 1:
         message = f"{ADAPTER_CONFIG} has peft_type {kind} and r {rank!r}: only LoRA adapters with r of at least 1 are evaluated"
         raise AdapterInvalid(message, subject=ADAPTER_CONFIG)
+    _refuse_scales(config, reader.location)
     return dict(config)
+
+
+def _refuse_scales(config: Mapping[str, Any], place: str) -> None:
+    """What merging needs: a number for every alpha, and patterns that are regular expressions."""
+    alphas = config.get("alpha_pattern") or {}
+    for name, value in {"lora_alpha": config.get("lora_alpha"), **alphas}.items():
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            message = f"{ADAPTER_CONFIG} in {place} has no number for {name}, but {value!r:.40}: save the adapter again"
+            raise AdapterInvalid(message, subject=ADAPTER_CONFIG)
+    for pattern in alphas:
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            message = f"{ADAPTER_CONFIG} in {place} has an alpha_pattern {pattern!r} that is no regular expression: {error}"
+            raise AdapterInvalid(message, subject=ADAPTER_CONFIG) from None
 
 
 def examine_adapter(reader: CheckpointReader, base: CheckpointReader, report: Report = raise_it) -> Contents:
@@ -69,9 +85,9 @@ def examine_adapter(reader: CheckpointReader, base: CheckpointReader, report: Re
 
     Raises SnapshotMissing if there is nothing, AdapterInvalid or WeightsMissing if there is nothing to compare.
     """
-    read_adapter_config(reader)
+    turned = bool(read_adapter_config(reader).get("fan_in_fan_out"))
     contents = _read(reader)
-    _match(contents.spans, read_contents(base).spans, contents.location, report)
+    check_adapter(contents.spans, read_contents(base).spans, contents.location, report, turned=turned)
     check_finite(contents, report)
     return contents
 
@@ -95,7 +111,13 @@ def _read(reader: CheckpointReader) -> Contents:
     return contents
 
 
-def _match(held: Mapping[str, TensorSpan], base: Mapping[str, TensorSpan], place: str, report: Report) -> None:
+def check_adapter(
+    held: Mapping[str, TensorSpan], base: Mapping[str, TensorSpan], place: str, report: Report, *, turned: bool = False
+) -> None:
+    """Reports each tensor that adapter `place` holds and that does not fit the tensors of its base.
+
+    `turned`: linear weights of the base are (in, out), as GPT-2's.
+    """
     sides: dict[str, dict[str, tuple[int, ...]]] = {}
     for name, span in sorted(held.items()):
         own = name.removeprefix(PREFIX).replace(".base_layer.", ".")  # PEFT saves an adapted embedding whole, too
@@ -113,11 +135,13 @@ def _match(held: Mapping[str, TensorSpan], base: Mapping[str, TensorSpan], place
         if weight not in base:
             report(_unmatched(weight, place))
         else:
-            _check_pair(weight, shapes, base[weight].shape, place, report)
+            _check_pair(weight, shapes, base[weight].shape, turned, place, report)
 
 
-def _check_pair(weight: str, shapes: Mapping[str, tuple[int, ...]], whole: tuple[int, ...], place: str, report: Report) -> None:
-    """B x A has the shape of the weight, or for an embedding, whose A is (r, rows), its transpose."""
+def _check_pair(
+    weight: str, shapes: Mapping[str, tuple[int, ...]], whole: tuple[int, ...], turned: bool, place: str, report: Report
+) -> None:
+    """B x A has the shape of the weight, or its transpose: of an embedding, whose A is (r, rows), or if it is `turned`."""
     embedding = any(side.startswith("embedding_") for side in shapes)
     first, second = shapes.get("embedding_A" if embedding else "A"), shapes.get("embedding_B" if embedding else "B")
     if first is None or second is None:
@@ -126,7 +150,7 @@ def _check_pair(weight: str, shapes: Mapping[str, tuple[int, ...]], whole: tuple
         report(TensorMissing(message, subject=weight))
         return
     made = (second[0], first[1]) if len(first) == len(second) == 2 and first[0] == second[1] else None
-    if made != (whole[::-1] if embedding else whole):
+    if made != (whole[::-1] if embedding or turned else whole):
         message = f"lora_A {list(first)} and lora_B {list(second)} of {weight} in {place} do not make {list(whole)}"
         report(ShapeMismatch(f"{message}: this adapter is of another base", subject=weight))
 

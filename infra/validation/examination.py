@@ -127,7 +127,7 @@ def _copy_metadata(contents: Contents, folder: Path, report: Report) -> bool:
 def _json_of(path: Path) -> Any:
     try:
         return json.loads(path.read_bytes())
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
 
 

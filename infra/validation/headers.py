@@ -52,7 +52,7 @@ def read_header(reader: CheckpointReader, name: str, size: int) -> dict[str, Ten
     raw = first[8:start] if start <= len(first) else reader.read_range(name, 8, start)
     try:
         header: dict[str, Any] = json.loads(raw, object_pairs_hook=_without_repeats)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise FileDamaged(f"{name} has an unreadable safetensors header: save or copy it again", subject=name) from None
     try:
         spans = {tensor: _span(entry, start) for tensor, entry in header.items() if tensor != "__metadata__"}

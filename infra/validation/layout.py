@@ -146,7 +146,7 @@ def _read_index(contents: Contents, report: Report) -> None:
         promised: dict[str, str] = json.loads(contents.read(INDEX))["weight_map"]
         shards = sorted(set(promised.values()))
         outside = [shard for shard in shards if re.split(r"[/\\]", shard) != [shard] or shard in ("", ".", "..")]
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         contents.whole = False
         report(IndexInvalid(f"{INDEX} of checkpoint {place} can't be read: save the checkpoint again", subject=INDEX))
         return

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from prefect.logging import disable_run_logger
 
-from infra import errors
+from infra import errors, leases
 from infra.foreign import describe_once
 from infra.model import BaseModelRef, DatasetSpec, EvalPoint, EvalRequest, SnapshotSource, Suite
 from infra.snapshot import describe, new_prefix, read_manifest, validate
@@ -89,6 +89,14 @@ SPOILED: dict[str, tuple[type[errors.SnapshotInvalid], str, Callable[[Path], obj
     ),
     "config is no JSON": (errors.AdapterInvalid, ADAPTER_CONFIG, lambda folder: (folder / ADAPTER_CONFIG).write_text("{")),
     "another method": (errors.AdapterInvalid, ADAPTER_CONFIG, config(peft_type="IA3")),
+    "no alpha": (errors.AdapterInvalid, ADAPTER_CONFIG, config(lora_alpha=None)),
+    "an alpha that is a word": (errors.AdapterInvalid, ADAPTER_CONFIG, config(alpha_pattern={"q_proj": "big"})),
+    "an alpha pattern that is none": (errors.AdapterInvalid, ADAPTER_CONFIG, config(alpha_pattern={"*": 3})),
+    "nested without end": (
+        errors.AdapterInvalid,
+        ADAPTER_CONFIG,
+        lambda folder: (folder / ADAPTER_CONFIG).write_text("[" * 200_000),
+    ),
     "rank zero": (errors.AdapterInvalid, ADAPTER_CONFIG, config(r=0)),
     "no module of the base": (
         errors.AdapterUnmatched,
@@ -166,6 +174,7 @@ def request(source: Path, store: Store, **changes: Any) -> EvalRequest:
 
 async def test_an_adapter_is_exported_alone_with_its_base_named_by_digest(base: Path, adapter: Path, tmp_path: Path) -> None:
     store, prefix = Store((tmp_path / "store").as_uri()), new_prefix(POINT)
+    leases.acquire(store, prefix, owner=leases.owner_of(POINT), purpose="export")
     with disable_run_logger():
         snapshot = await export.fn(request(adapter, store, staged=True), prefix)
     digest = describe(base, validate(base), POINT).snapshot_digest

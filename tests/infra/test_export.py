@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from infra import leases
-from infra.errors import AlreadyExists, StoreError
-from infra.export import complete, send
-from infra.model import EvalPoint
+from infra.errors import AlreadyExists, ExportFailed, StoreError
+from infra.export import complete, send, send_part
+from infra.model import EvalPoint, StagedPart
 from infra.retention import retire_snapshots
 from infra.snapshot import MANIFEST, assemble, describe, new_prefix, read_manifest, validate
 from infra.store import Store
@@ -43,8 +43,10 @@ def store(tmp_path: Path) -> Watched:
 
 async def exported(store: Store, folder: Path, prefix: str, point: EvalPoint = POINT) -> int:
     """Bytes that had to be sent."""
+    if not leases.live_holders(store, prefix):
+        leases.acquire(store, prefix, owner=leases.owner_of(point), purpose="export")
     sent = await send(store, folder, validate(folder), prefix)
-    await complete(store, prefix, assemble(sent.files, sent.tensors, point))
+    await complete(store, prefix, assemble(sent.files, sent.tensors, point), leases.owner_of(point))
     return sent.n_bytes
 
 
@@ -89,9 +91,46 @@ async def test_a_file_that_is_another_than_the_one_sent_before_is_sent_again(sto
 
 async def test_a_manifest_of_other_content_at_the_prefix_is_not_taken_for_ours(store: Watched, tmp_path: Path) -> None:
     folder, prefix = make_checkpoint(tmp_path / "c"), new_prefix(POINT)
-    await exported(store, folder, prefix, EvalPoint(run="run", step=11))
+    await exported(store, folder, prefix)
+    (folder / "config.json").write_bytes((folder / "config.json").read_bytes().replace(b"16", b"32"))
     with pytest.raises(AlreadyExists):
         await exported(store, folder, prefix)
+
+
+async def test_an_owner_that_was_away_for_too_long_completes_nothing(store: Watched, tmp_path: Path) -> None:
+    folder, prefix = make_checkpoint(tmp_path / "c"), new_prefix(POINT)
+    leases.acquire(store, prefix, owner=leases.owner_of(POINT), purpose="export", ttl_s=0.2)
+    sent = await send(store, folder, validate(folder), prefix)
+    await asyncio.sleep(0.5)
+    assert leases.delete_unless_held(store, prefix)  # a sweep, meanwhile
+    with pytest.raises(ExportFailed, match="its lease expired"):
+        await complete(store, prefix, assemble(sent.files, sent.tensors, POINT), leases.owner_of(POINT))
+    assert not store.exists(f"{prefix}/{MANIFEST}")
+
+
+async def test_a_file_that_is_gone_is_not_promised(store: Watched, tmp_path: Path) -> None:
+    folder, prefix = make_checkpoint(tmp_path / "c"), new_prefix(POINT)
+    leases.acquire(store, prefix, owner=leases.owner_of(POINT), purpose="export")
+    sent = await send(store, folder, validate(folder), prefix)
+    store.delete(f"{prefix}/config.json")
+    with pytest.raises(ExportFailed, match="config.json is not there any more"):
+        await complete(store, prefix, assemble(sent.files, sent.tensors, POINT), leases.owner_of(POINT))
+    assert not store.exists(f"{prefix}/{MANIFEST}")
+
+
+async def test_a_part_that_is_cancelled_writes_nothing_after_it_has_returned(tmp_path: Path) -> None:
+    class Slow(Store):
+        def upload(self, source: Path, key: str, transfer: Transfer | None = None) -> None:
+            time.sleep(0.4)
+            super().upload(source, key, transfer)
+
+    store, folder, prefix = Slow((tmp_path / "store").as_uri()), make_checkpoint(tmp_path / "c"), new_prefix(POINT)
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.1):
+            await send_part(store, StagedPart(path=str(folder)), prefix, with_metadata=True)
+    there = store.list("")
+    await asyncio.sleep(1.0)
+    assert store.list("") == there
 
 
 async def test_a_cancelled_export_writes_nothing_after_it_has_returned(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -255,3 +256,27 @@ def test_two_sweepers_and_a_reader_at_once_are_harmless(order: list[str], tmp_pa
     put(Store(url))
     outcomes = play(url, order, {"reader": read, "one": sweep, "two": sweep})
     judge(Store(url), outcomes)
+
+
+def test_a_record_that_was_cut_short_holds_for_a_while_and_stops_no_sweep(tmp_path: Path) -> None:
+    store = Store(tmp_path.as_uri())
+    put(store)
+    broken = f"leases/run/{PREFIX.rpartition('/')[2]}/holders/torn.json"
+    store.write(broken, b"")
+    assert [holder.owner for holder in leases.live_holders(store, PREFIX)] == ["unreadable record"]
+    os.utime(tmp_path / broken, (time.time() - 2 * leases.TTL_S,) * 2)
+    assert leases.live_holders(store, PREFIX) == []
+    assert leases.delete_unless_held(store, PREFIX)
+
+
+def test_a_sweep_that_died_before_it_looked_bars_no_reader_for_ever(tmp_path: Path) -> None:
+    store = Store(tmp_path.as_uri())
+    exported(store)
+    mark = f"leases/run/{PREFIX.rpartition('/')[2]}/deletions/dead"
+    store.write(mark, b"{}")
+    leases.forget_stale_deletions(store, PREFIX)
+    with pytest.raises(SnapshotMissing, match="is being deleted"):
+        read(store)
+    os.utime(tmp_path / mark, (time.time() - 2 * leases.TTL_S,) * 2)
+    leases.forget_stale_deletions(store, PREFIX)
+    assert isinstance(read(store), leases.Holder)

@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 
 from infra import leases
+from infra.errors import StoreError
 from infra.model import EvalPoint
 from infra.reclaim import rows, sweep
 from infra.snapshot import MANIFEST, new_prefix
-from infra.staging import free_staged, lock_spare, new_staged, stale_staged
-from infra.store import Store
+from infra.staging import free_staged, lock_spare, new_staged, share_fetched, stale_staged
+from infra.store import PROBES, Store
 
 POINT = EvalPoint(run="run", step=10)
 
@@ -51,7 +52,7 @@ def test_a_sweep_deletes_the_orphan_and_spares_what_is_held_and_what_is_foreign(
 
 def test_a_dry_run_only_says(store: Store, tmp_path: Path) -> None:
     snapshot(store, ttl_s=0.0)
-    before = {key for key in store.list("") if "clock" not in key}
+    before = {key for key in store.list("") if not key.startswith(PROBES)}
     [found] = sweep(store, tmp_path, dry_run=True)
     assert not found.deleted
     assert rows([found])[0]["state"] == "orphaned"
@@ -97,3 +98,45 @@ def test_spare_memory_is_freed_when_its_process_is_gone_and_not_before(store: St
     [freed] = sweep(store, tmp_path)
     assert (freed.size, freed.deleted) == (5, True)
     assert list((tmp_path / "spare").iterdir()) == []
+
+
+def test_memory_is_freed_even_if_the_store_is_down_and_one_bad_prefix_stops_no_other(tmp_path: Path) -> None:
+    class Bad(Store):
+        def delete(self, prefix: str) -> None:
+            if "bad" in prefix:
+                raise StoreError("that one can't be deleted")
+            super().delete(prefix)
+
+    store = Bad((tmp_path / "store").as_uri())
+    for run in ("bad", "good"):
+        leases.acquire(store, f"snapshots/{run}/x", owner="killed", purpose="export", ttl_s=0.0)
+    folder = new_staged(tmp_path / "staging", POINT, 0.0)
+    time.sleep(0.05)
+    with pytest.raises(StoreError, match="can't be deleted"):
+        sweep(store, tmp_path / "staging")
+    assert not folder.exists()
+    assert {key.split("/")[1] for key in store.list("leases")} == {"bad"}
+
+
+def test_what_killed_processes_left_half_written_is_tidied_after_an_hour(store: Store, tmp_path: Path) -> None:
+    old, young = (tmp_path / "store" / "leases" / name for name in (f".a.json.{'0' * 32}", f".b.json.{'1' * 32}"))
+    probe = tmp_path / "store" / PROBES / "dead"
+    for path in (old, young, probe):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"half")
+    for path in (old, probe):
+        os.utime(path, (time.time() - 7200,) * 2)
+    sweep(store, tmp_path / "staging")
+    assert (old.exists(), probe.exists(), young.exists()) == (False, False, True)
+
+
+def test_what_a_node_fetched_is_freed_when_its_process_is_gone_and_not_before(store: Store, tmp_path: Path) -> None:
+    folder = tmp_path / "fetched" / "eval"
+    (folder / "digest").mkdir(parents=True)
+    (folder / "digest" / "model.safetensors").write_bytes(b"12345")
+    locks = [share_fetched(folder), share_fetched(folder)]
+    os.close(locks.pop())
+    assert sweep(store, tmp_path) == []
+    os.close(locks.pop())
+    [freed] = sweep(store, tmp_path)
+    assert (freed.size, freed.deleted, folder.exists()) == (5, True, False)

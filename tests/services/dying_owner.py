@@ -65,12 +65,13 @@ def staged(staging: Path, checkpoint: Path, countdown: Countdown) -> Path:
 
 async def own(opened: Dying, staging: Path, checkpoint: Path) -> None:
     folder, prefix, owner = staged(staging, checkpoint, opened.countdown), new_prefix(POINT), leases.owner_of(POINT)
-    leases.acquire(opened, prefix, owner=owner, purpose="export", ttl_s=TTL_S)
-    sent = await send(opened, folder, validate(folder), prefix)
-    await complete(opened, prefix, assemble(sent.files, sent.tensors, POINT))
-    reader = leases.acquire(opened, prefix, owner=owner, purpose="read", ttl_s=TTL_S)
-    commit(opened, RECORD)
-    leases.release(opened, prefix, reader)
+    holder = leases.acquire(opened, prefix, owner=owner, purpose="export", ttl_s=TTL_S)
+    with leases.kept_alive(store.Store(opened.url), prefix, holder):  # whose writes are no steps
+        sent = await send(opened, folder, validate(folder), prefix)
+        await complete(opened, prefix, assemble(sent.files, sent.tensors, POINT), owner)
+        reader = leases.acquire(opened, prefix, owner=owner, purpose="read", ttl_s=TTL_S)
+        commit(opened, RECORD)
+        leases.release(opened, prefix, reader)
     free_staged(folder)
     retire_snapshots(opened, POINT, 0)
 

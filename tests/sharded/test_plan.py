@@ -14,7 +14,7 @@ import pytest
 from infra.errors import ConfigError, ShapeMismatch, StagingFailed
 from trainer_integration.megatron.mapping import Sizes, known_families, register_family, same, targets_of
 from trainer_integration.sharded.blocks import Block, Part, Shape, Target, refuse_gaps, rows_of, side_by_side, stacked, whole
-from trainer_integration.sharded.files import write_rows
+from trainer_integration.sharded.files import OneFile, write_rows
 from trainer_integration.sharded.plan import Inventory, Piece, Plan, make_plan
 from trainer_integration.sharded.ranks import Ranks
 
@@ -86,6 +86,16 @@ def test_files_number_through_all_nodes_and_say_where_each_tensor_begins() -> No
     assert len(plan.files[0].header) == 8 + length == plan.files[0].begins["p1"]
     assert header["p1"] == {"dtype": "F32", "shape": [8, 4], "data_offsets": [0, 128]}
     assert plan.files[0].n_bytes == 8 + length + 128
+
+
+def test_one_file_holds_all_on_the_first_node_with_its_note_whatever_its_size_and_wherever_most_is_held() -> None:
+    inventories = [Inventory("a", (piece("p"),)), Inventory("b", (piece("q", 80),))]
+    one = OneFile("all.safetensors", {"note": "n"})
+    plan = make_plan(inventories, lambda name, parts: [whole(name, parts, name)], 128, one)
+    (file,) = plan.files
+    assert (file.name, file.node, list(file.begins)) == ("all.safetensors", "a", ["p", "q"])
+    assert json.loads(file.header[8:])["__metadata__"] == {"format": "pt", "note": "n"}
+    assert [(sent.piece.name, sent.receiver) for sent in plan.transfers] == [("q", 0)]
 
 
 def test_what_a_node_lacks_is_sent_to_it_once() -> None:

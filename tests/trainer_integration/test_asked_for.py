@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from infra.model import BlackBoxSpec, EvalRequest, FleetSpec
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import report_at
 from tests.trainer_integration.conftest import Trainer, until
+from trainer_integration import desk
 from trainer_integration.metrics import metrics_of
 
 
@@ -32,6 +37,36 @@ def test_a_trainer_that_learns_late_where_it_goes_on_counts_from_there(trainer: 
     assert later is not None
     assert (baseline.point.step, later.point.missed) == (25, (30,))
     assert len(trainer.export.folders) == 2  # the baseline is not what it once started from
+
+
+def test_a_second_training_in_the_same_process_has_points_of_its_own(trainer: Trainer) -> None:
+    dispatcher = trainer.start(baseline_checkpoint="/what/it/started/from")
+    points = []
+    for _ in range(2):
+        dispatcher.resume(0)
+        points += [dispatcher.baseline(), *(dispatcher.on_step(step, final=step == 13) for step in (10, 13))]
+    assert [(done.point.step, done.point.attempt) for done in points if done] == [(s, a) for a in (0, 1) for s in (0, 10, 13)]
+    assert len(trainer.export.folders) == 5  # the second baseline is not what the first training started from
+
+
+def test_a_step_that_is_trained_again_after_a_roll_back_is_another_attempt(trainer: Trainer) -> None:
+    dispatcher = trainer.start()
+    points = [dispatcher.on_step(step) for step in (10, 20, 15, 20)]
+    assert [(done.point.step, done.point.attempt) for done in points if done] == [(10, 0), (20, 0), (20, 1)]
+
+
+def test_a_store_that_is_slow_to_count_attempts_does_not_hold_up_training(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher, released = trainer.start(), threading.Event()
+    monkeypatch.setattr(desk, "next_attempt", lambda *_: released.wait(20))
+    started = time.monotonic()
+    points = [dispatcher.evaluate(3) for _ in range(3)]
+    assert time.monotonic() - started < 3
+    released.set()
+    attempts = [done.point.attempt for done in points if done]
+    assert attempts[0] == 0
+    assert 1_000_000 < attempts[1] < attempts[2]
 
 
 def test_a_black_box_is_asked_for_without_the_machines_fleet(trainer: Trainer, prefect: FakePrefect) -> None:

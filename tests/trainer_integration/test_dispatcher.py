@@ -7,7 +7,9 @@ import os
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from infra import records
@@ -127,8 +129,8 @@ def test_a_point_that_could_not_be_dispatched_is_recorded_as_what_it_was(
 ) -> None:
     faults = [OSError(28, "No space left on device")]
 
-    def full_once(_: int) -> None:
-        if faults:
+    def full_once(descriptor: int) -> None:
+        if faults and "/outbox/" in os.readlink(f"/proc/self/fd/{descriptor}"):
             raise faults.pop()
 
     monkeypatch.setattr(os, "fsync", full_once)
@@ -268,3 +270,15 @@ def test_settings_that_cannot_be_meant_are_refused_before_training(tmp_path: Pat
         EvalDispatcher(DispatchSettings(run="run", suite=SUITE, every=1), bad, Exporter())
     with pytest.raises(ConfigError, match="run name"):
         EvalDispatcher(DispatchSettings(run="a/b", suite=SUITE, every=1), Settings(home=tmp_path), Exporter())
+
+
+def test_whatever_number_a_step_is_given_as_training_goes_on(trainer: Trainer, caplog: pytest.LogCaptureFixture) -> None:
+    dispatcher = trainer.start()
+    odd: list[Any] = [20.0, -1, "20", None]
+    for step in odd:
+        assert dispatcher.on_step(step) is dispatcher.evaluate(step) is None
+        dispatcher.resume(step)
+    assert sum("is no step of run" in message for message in caplog.messages) == 3 * len(odd)
+    done = dispatcher.on_step(np.int64(20))  # type: ignore[arg-type]
+    assert done is not None
+    assert (done.point.step, type(done.point.step), done.skipped) == (20, int, None)

@@ -14,6 +14,8 @@ from infra.engines.arguments import resolve
 from infra.errors import ConfigError, UnknownKey
 from infra.model import BlackBoxSpec
 from tests.infra.examples import jsonl
+from tests.services.ports import free_port
+from trainer_integration.dispatcher import EvalDispatcher
 from trainer_integration.flags import WORDS, EvalOptions, add_eval_arguments, parse_arguments
 
 TRAINERS = Path(__file__).parents[2] / "docs" / "trainers.md"
@@ -34,6 +36,7 @@ REFUSED = {
         "must hold {rollout_id}",
     ),
     "GPUs that can't be shared out": (f"{FLEET} --eval-num-gpus-per-engine 3", "no multiple of --eval-num-gpus-per-engine 3"),
+    "fewer GPUs than none": (FLEET.replace("--eval-num-gpus 4", "--eval-num-gpus -4"), "greater than or equal to 0 (got -4)"),
     "a fleet with nothing to evaluate on": ("--eval-interval 20 --eval-num-gpus 4 --eval-hf-dir /x", "--eval-prompt-data or"),
     "an overflow policy that there is not": (f"{FLEET} --eval-overflow-policy drop", "'backpressure' or 'skip' (got 'drop')"),
     "data that are no pairs": (f"{FLEET.replace('sums.jsonl', '')}", "odd number of words: sums"),
@@ -145,6 +148,30 @@ def test_without_a_staging_folder_saved_checkpoints_are_used() -> None:
 )
 def test_the_run_is_named_as_the_trainer_names_it(others: dict[str, str], name: str) -> None:
     assert options(FLEET, **others).dispatch().run == name
+
+
+@pytest.mark.parametrize("where", ["file", "variable"])
+def test_a_name_that_somebody_says_beats_the_one_that_follows_from_the_trainers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    (tmp_path / "o.yaml").write_text("eval_run: said" if where == "file" else "{}")
+    if where == "variable":
+        monkeypatch.setenv("PINPOINT_EVAL_RUN", "said")
+    assert options(f"{FLEET} --eval-settings o.yaml", wandb_group="derived", save="/x/derived").dispatch().run == "said"
+
+
+def test_no_secret_of_the_rollout_engines_is_in_what_prefect_is_told(tmp_path: Path) -> None:
+    names = ("api_key", "admin_api_key", "ssl_keyfile_password", "ssl_keyfile")
+    secrets = {f"sglang_{name}": f"SECRET-{name}" for name in names}
+    made = options(FLEET, sglang_dtype="half", rollout_num_gpus_per_engine=2, wandb_group="run", **secrets)
+    away: dict[str, Any] = {"home": tmp_path / "home", "prefect_api_url": f"http://127.0.0.1:{free_port()}/api"}
+    dispatcher = EvalDispatcher(made.dispatch(), made.settings(**away), lambda folder: None)
+    dispatcher.on_step(20)
+    dispatcher.close()
+    (delivery,) = (tmp_path / "home" / "outbox").glob("*.json")
+    told = delivery.read_text()
+    assert '"rollout_engine_args":{"dtype":"half","tp_size":2}' in told
+    assert "SECRET" not in told
 
 
 def test_a_run_without_a_name_is_refused() -> None:

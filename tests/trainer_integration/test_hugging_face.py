@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -24,7 +25,7 @@ from tests.infra.examples import report_at
 from tests.services.ports import free_port
 from tests.trainer_integration.conftest import SUITE, until
 from tests.trainer_integration.conftest import Trainer as Home
-from trainer_integration.adapters.hugging_face import add_evaluation
+from trainer_integration.adapters.hugging_face import TrainingEvents, add_evaluation
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
 from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
 
@@ -234,3 +235,14 @@ def test_ranks_that_torchrun_started_export_together_and_one_of_them_dispatches(
         (part,) = request["source"]["parts"]
         assert len(part["shards"]) >= 1
         assert validate_checkpoint(LocalFolder(Path(part["path"])))
+
+
+def test_a_second_training_that_ends_at_the_same_step_has_a_last_point_too(trainer: Home) -> None:
+    events = TrainingEvents(trainer.start(), None, baseline=False, drain_s=0.0)
+    args, state = SimpleNamespace(load_best_model_at_end=False), SimpleNamespace(best_model_checkpoint=None)
+    for _ in range(2):
+        state.global_step = 0
+        events.on_train_begin(args, state, None)
+        state.global_step = 5
+        events.on_train_end(args, state, None)
+    assert len(trainer.export.folders) == 2

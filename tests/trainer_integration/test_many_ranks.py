@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import datetime
 import json
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from infra.config import Settings
-from infra.errors import StoreError
+from infra.errors import ConfigError, StoreError
 from tests.services.ports import free_port
 from tests.services.ranks import on_ranks
 from tests.trainer_integration.conftest import SUITE
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
 from trainer_integration.sharded.ranks import Ranks
 
+T_S = 8  # of the control group: what waits for it shows
 pytestmark = pytest.mark.slow
 FAILS_AT, CRASHES_AT = 20, 40
 
@@ -81,3 +86,89 @@ def test_settings_that_rank_0_refuses_are_refused_on_every_rank(tmp_path: Path) 
     said = on_ranks(2, refused, tmp_path)
     assert said[0] == said[1]
     assert "file/store" in said[0]
+
+
+@contextmanager
+def outbox_unwritable(home: Path, rank: int) -> Iterator[None]:
+    """On rank 0's disk, for as long as it lasts."""
+    if rank == 0:
+        (home / "outbox").rename(home / "away")
+        (home / "outbox").write_text("in the way")
+    yield
+    if rank == 0:
+        (home / "outbox").unlink()
+        (home / "away").rename(home / "outbox")
+
+
+def dispatcher_of(home: Path, *, timeout_s: float = T_S, **changes: Any) -> EvalDispatcher:
+    ranks = Ranks.of_job(timeout=datetime.timedelta(seconds=timeout_s))
+    dispatch = DispatchSettings(**{"run": "run", "suite": SUITE, "every": 10, "max_in_flight": 9, **changes})
+    return EvalDispatcher(dispatch, settings(home), lambda folder: None, ranks=ranks)
+
+
+def troubled(rank: int, home: Path, trouble: str) -> tuple[list[str | None], bool]:
+    """What the first rank said of the points during and after `trouble`, and whether it was said within seconds."""
+    started, said = time.monotonic(), list[str | None]()
+    if trouble == "home unusable":
+        if rank == 0:
+            (home / "outbox").write_text("in the way")
+        try:
+            dispatcher_of(home)
+        except ConfigError as error:
+            said.append(f"refused: {str(home) in str(error)}")
+        if rank == 0:
+            (home / "outbox").unlink()
+    dispatcher = dispatcher_of(home)
+    if trouble == "outbox unwritable":
+        with outbox_unwritable(home, rank):
+            done = dispatcher.on_step(10)
+        said.append("none" if done is None else done.skipped)
+    elif trouble == "odd step":
+        odd: Any = 10.5
+        said.append("none" if dispatcher.evaluate(odd) is dispatcher.on_step(-3) is None else "a point")
+    done = dispatcher.on_step(10, final=True)
+    said.append(None if done is None else f"{done.point.step} {done.skipped}")
+    dispatcher.close()
+    return said, time.monotonic() - started < T_S
+
+
+@pytest.mark.parametrize(
+    ("trouble", "said"), [("outbox unwritable", "none"), ("home unusable", "refused: True"), ("odd step", "none")]
+)
+def test_trouble_of_rank_0_keeps_no_rank_waiting_and_the_next_point_is_made(tmp_path: Path, trouble: str, said: str) -> None:
+    first, second = on_ranks(2, troubled, tmp_path, trouble, timeout_s=90)
+    assert first == ([said, "10 None"], True)
+    assert second == ([said, None], True)
+
+
+def pressed(rank: int, home: Path) -> list[str | None]:
+    dispatcher = dispatcher_of(home, timeout_s=2, max_in_flight=1, backpressure_timeout_s=4)
+    done = [dispatcher.on_step(step) for step in (10, 20, 30)]
+    dispatcher.close()
+    return [None if each is None else each.skipped or "submitted" for each in done]
+
+
+def test_rank_0_waits_for_room_no_longer_than_the_others_wait_for_it(tmp_path: Path) -> None:
+    assert on_ranks(2, pressed, tmp_path, timeout_s=90) == [["submitted", "busy", "busy"], [None] * 3]
+
+
+def alone(rank: int, home: Path) -> tuple[list[str | None], float]:
+    """Rank 1 is gone after the first point; how long rank 0 took for those after the one that showed it."""
+    dispatcher = dispatcher_of(home, timeout_s=2)
+    said, started = [dispatcher.on_step(10)], 0.0
+    if rank == 0:
+        said.append(dispatcher.on_step(20))
+        started = time.monotonic()
+        said += [dispatcher.on_step(step) for step in (30, 40)]
+    else:
+        time.sleep(5)
+    taken = time.monotonic() - started
+    dispatcher.close()
+    return [None if each is None else each.skipped or "submitted" for each in said], taken
+
+
+def test_ranks_that_have_lost_each_other_wait_once_and_record_what_is_due(tmp_path: Path) -> None:
+    (said, taken), _ = on_ranks(2, alone, tmp_path, timeout_s=90)
+    assert said == ["submitted", "crashed", "crashed", "crashed"]
+    assert taken < 1
+    assert len(list((tmp_path / "staging").glob("staged/*/*"))) == 1  # of the first point

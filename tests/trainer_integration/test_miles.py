@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+import time
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,7 +49,9 @@ class Job:
             monkeypatch.setenv(f"PINPOINT_{name}", str(value))
 
     def start(self, **changes: Any) -> EvalDispatcher:
-        made = EvalDispatcher(namespace(**changes), self.actors, self.manager, log=self.logged.append)
+        args = namespace(**changes)
+        gate = None if args.eval_num_gpus else PauseGate(producer=args.rollout_function_path)
+        made = EvalDispatcher(args, self.actors, self.manager, gate=gate, log=self.logged.append)
         self.trainer.stack.callback(made.close)
         return made
 
@@ -167,9 +170,55 @@ async def test_a_rollout_manager_that_died_does_not_end_the_training(job: Job, c
     assert "the skip of rollout 4, export_failed, could not be reported" in caplog.text
 
 
-@pytest.mark.parametrize("gpus", [0, -1])
-async def test_without_engines_of_its_own_the_trainers_evaluation_is_awaited(job: Job, gpus: int) -> None:
-    dispatcher = job.start(eval_num_gpus=gpus)
+async def test_a_tracker_that_is_away_costs_no_point(job: Job, prefect: FakePrefect) -> None:
+    def away(metrics: dict[str, float]) -> None:
+        raise ConnectionError("the tracker is away")
+
+    dispatcher = job.start(**job.staged)
+    dispatcher.log, job.actors.fails = away, RuntimeError("no room")
+    await dispatcher.dispatch(4)
+    until(lambda: dispatcher._core is not None and dispatcher._core.records)
+    job.actors.fails = None
+    await dispatcher.dispatch(9)
+    assert [rollout_id for rollout_id, _ in job.actors.exported] == [9]
+    assert job.manager.skips == [(4, "export_failed")]
+
+
+async def test_a_rollout_manager_that_hangs_holds_up_neither_a_dispatch_nor_the_end(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Hanging:
+        def remote(self, rollout_id: int, reason: str) -> asyncio.Future[None]:
+            return asyncio.get_running_loop().create_future()
+
+    for name, seconds in (("REPORT_WAIT_S", 0.1), ("REPORT_TIMEOUT_S", 0.5)):
+        monkeypatch.setattr(miles, name, seconds)
+    monkeypatch.setattr(RolloutManager, "report_eval_skip", Hanging())
+    dispatcher = job.start(**job.staged)
+    job.actors.fails = RuntimeError("no room")
+    started = time.monotonic()
+    for rollout_id in (4, 9):
+        await dispatcher.dispatch(rollout_id)
+    assert time.monotonic() - started < 0.5
+    await dispatcher.drain(10)
+    assert time.monotonic() - started < 3
+    assert not dispatcher._reports
+
+
+@pytest.mark.parametrize("gate", [None, PauseGate(producer="another.function")])
+def test_a_live_evaluation_beside_the_producer_that_fills_its_engines_is_refused(job: Job, gate: PauseGate | None) -> None:
+    with pytest.raises(ConfigError, match="miles.rollout.generate"):
+        EvalDispatcher(namespace(), job.actors, job.manager, gate=gate)
+
+
+async def test_a_training_without_evaluation_needs_no_gate_until_it_asks_for_one(job: Job) -> None:
+    dispatcher = EvalDispatcher(namespace(eval_interval=None), job.actors, job.manager)
+    await dispatcher.dispatch(4)
+    assert (job.manager.evaluated, job.manager.skips) == ([], [(4, "crashed")])
+
+
+async def test_without_engines_of_its_own_the_trainers_evaluation_is_awaited(job: Job) -> None:
+    dispatcher = job.start()
     await dispatcher.dispatch(4)
     assert job.manager.evaluated == [4]
     job.manager.fails = RuntimeError("an engine died")

@@ -45,11 +45,19 @@ def test_a_jump_gives_one_point_that_names_the_missed_ones() -> None:
     assert schedule.due(71, final=True) == Due(step=71, missed=(70,))
 
 
-def test_a_step_that_goes_back_is_not_due_again() -> None:
+def test_what_was_due_is_due_again_after_the_trainer_went_back() -> None:
     schedule = Schedule(10)
-    assert schedule.due(20)
-    assert due_steps(schedule, range(15, 21)) == []
-    assert schedule.due(30) == Due(step=30, missed=())
+    assert due_steps(schedule, range(1, 31)) == [10, 20, 30]
+    assert due_steps(schedule, range(16, 36)) == [20, 30]
+    assert schedule.due(10) == Due(step=10, missed=())
+    assert schedule.due(13, final=True) == Due(step=13, missed=())
+
+
+def test_an_earlier_step_that_got_a_point_of_its_own_is_no_way_back() -> None:
+    schedule = Schedule(10)
+    assert due_steps(schedule, range(1, 36)) == [10, 20, 30]
+    schedule.mark(10)
+    assert schedule.due(40) == Due(step=40, missed=())
 
 
 def test_a_marked_step_has_its_point_already() -> None:

@@ -108,6 +108,7 @@ class TrainingEvents:
         self._safely("its last points", self._drain)
 
     def _begin(self, step: int) -> None:
+        self._last = None
         self.dispatcher.resume(step)
         if self.baseline:
             self._told(self.dispatcher.baseline())

@@ -6,8 +6,9 @@
     await dispatcher.drain()                                 # after the last
 
 With `--eval-num-gpus` the actors export a snapshot, or the checkpoint that they have saved is taken, and Pinpoint evaluates it
-while training goes on. Without, the trainer's own evaluation is awaited, behind the producer's gate if one is given. Neither
-raises; a point that is not measured is reported to the rollout manager, and is in the store and the Prefect UI.
+while training goes on. Without, the trainer's own evaluation is awaited, behind the gate of the producer that fills the
+engines. Neither raises; a point that is not measured is reported to the rollout manager, for which training waits a second at
+most, and is in the store and the Prefect UI.
 """
 
 from __future__ import annotations
@@ -24,12 +25,15 @@ from infra.errors import ConfigError
 from infra.model import SkippedPoint, SkipReason
 from trainer_integration import dispatcher as core
 from trainer_integration.eval_options import EvalOptions
+from trainer_integration.evaluation_path import resolve_path
 from trainer_integration.pause_gate import Gate
 
 logger = logging.getLogger(__name__)
 EXPORT_TIMEOUT_S = 3600.0  # all ranks are in it together: what takes longer has hung
 LIVE_TIMEOUT_S = 3600.0
 REPORT_TIMEOUT_S = 60.0
+REPORT_WAIT_S = 1.0  # of a dispatch, for all that it reports; then it goes on, and the reports do
+STANDARD = "the trainer's rollout function"
 
 
 class ActorModel(Protocol):
@@ -39,7 +43,11 @@ class ActorModel(Protocol):
 
 
 class EvalDispatcher:
-    """One training run's; in its driver. Raises, from the constructor alone, ConfigError and StoreError."""
+    """One training run's; in its driver.
+
+    Raises, from the constructor alone, ConfigError and StoreError, and ServiceUnreachable for a gate that can't be asked whose
+    it is.
+    """
 
     def __init__(
         self,
@@ -51,7 +59,10 @@ class EvalDispatcher:
         gate: Gate | None = None,
         log: Callable[[dict[str, float]], None] | None = None,
     ) -> None:
-        """`settings` are by default this machine's; `log` is given each point's metrics, once it has ended."""
+        """`settings` are by default this machine's; `log` is given each point's metrics, once it has ended.
+
+        `gate` is the producer's, which fills the engines that a live evaluation is on.
+        """
         self.args, self.options = args, EvalOptions.from_namespace(args)
         self.actor_model, self.rollout_manager = actor_model, rollout_manager
         self.gate, self.log = gate, log
@@ -59,10 +70,13 @@ class EvalDispatcher:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rollout_id, self._seen = 0, 0
         self._reported: set[tuple[int, int]] = set()
+        self._reports: set[asyncio.Task[None]] = set()
         if self.options.posture == "black_box":
             raise ConfigError(
                 f"{self.options.black_box} is run by the trainer's own dispatcher; this one is for --eval-num-gpus and live"
             )
+        if self.options.eval_interval is not None:
+            self._refuse_unpaused()
         if self.options.eval_uses_snapshots:
             start = int(getattr(args, "start_rollout_id", None) or 0)
             own = settings or self.options.settings()
@@ -70,6 +84,7 @@ class EvalDispatcher:
 
     async def dispatch(self, rollout_id: int, hf_dir: str | None = None, force: bool = False) -> None:
         """A point at `rollout_id`, of `hf_dir` if that is given. Returns when training may go on."""
+        older = set(self._reports)
         try:
             if self._core is None:
                 await self._live(rollout_id)
@@ -77,37 +92,41 @@ class EvalDispatcher:
                 await self._snapshot(self._core, rollout_id, hf_dir, force or self._is_last(rollout_id))
         except Exception:
             logger.exception("pinpoint: evaluation at rollout %d went wrong", rollout_id)
-            await self._report(rollout_id, SkipReason.CRASHED.value)
+            self._report(rollout_id, SkipReason.CRASHED.value)
+        await _sent(self._reports - older, REPORT_WAIT_S)
 
     async def drain(self, deadline_s: float | None = None) -> bool:
         """Waits for the points under way, by default as long as one may take; False if some have no record by then."""
-        if self._core is None:
-            return True
-        try:
-            longest = self._core.dispatch.deadline_s if deadline_s is None else deadline_s
-            drained = await asyncio.to_thread(self._core.drain, longest)
-            await self._news(self._core)
-        except Exception:
-            logger.exception("pinpoint: waiting for the last points went wrong")
-            return False
+        drained = True if self._core is None else await self._drained(self._core, deadline_s)
+        await _sent(self._reports, REPORT_TIMEOUT_S)
         return drained
 
     def close(self) -> None:
         if self._core is not None:
             self._core.close()
 
+    async def _drained(self, dispatcher: core.EvalDispatcher, deadline_s: float | None) -> bool:
+        try:
+            longest = dispatcher.dispatch.deadline_s if deadline_s is None else deadline_s
+            drained = await asyncio.to_thread(dispatcher.drain, longest)
+            self._news(dispatcher)
+        except Exception:
+            logger.exception("pinpoint: waiting for the last points went wrong")
+            return False
+        return drained
+
     async def _snapshot(self, dispatcher: core.EvalDispatcher, rollout_id: int, hf_dir: str | None, final: bool) -> None:
-        await self._news(dispatcher)
+        self._news(dispatcher)
         if hf_dir is None and self.options.reuses_checkpoints:
             hf_dir = str(self.options.save_hf).format(rollout_id=rollout_id, step=rollout_id)
         checkpoint = Path(hf_dir) if hf_dir is not None else None
         self._loop, self._rollout_id = asyncio.get_running_loop(), rollout_id
         done = await asyncio.to_thread(dispatcher.evaluate, rollout_id, checkpoint, final=final)
         if done is None:
-            await self._report(rollout_id, SkipReason.CRASHED.value)
+            self._report(rollout_id, SkipReason.CRASHED.value)
         elif done.skipped is not None:
             self._reported.add((done.point.step, done.point.attempt))
-            await self._report(rollout_id, done.skipped)
+            self._report(rollout_id, done.skipped)
 
     def _export(self, folder: Path) -> None:
         """In the thread that dispatches; the actors are called on the driver's own event loop."""
@@ -121,6 +140,8 @@ class EvalDispatcher:
             await self.actor_model.export_hf(self._rollout_id, str(folder))
 
     async def _live(self, rollout_id: int) -> None:
+        if self.options.eval_interval is None:
+            self._refuse_unpaused()
         with ExitStack() as closed:
             if self.gate is not None:
                 await asyncio.to_thread(closed.enter_context, self.gate.closed(LIVE_TIMEOUT_S))
@@ -129,20 +150,43 @@ class EvalDispatcher:
                     await self.rollout_manager.eval.remote(rollout_id)
             except TimeoutError:
                 logger.error("pinpoint: evaluation at rollout %d took more than %g s", rollout_id, LIVE_TIMEOUT_S)
-                await self._report(rollout_id, SkipReason.TIMEOUT.value)
+                self._report(rollout_id, SkipReason.TIMEOUT.value)
 
-    async def _news(self, dispatcher: core.EvalDispatcher) -> None:
+    def _refuse_unpaused(self) -> None:
+        """Raises ConfigError for a live evaluation beside the producer that fills its engines."""
+        if self.options.posture == "live":
+            resolve_path(
+                "live",
+                standard=STANDARD,
+                rollout_function_path=self.options.rollout_function_path,
+                paused=self.gate.producer if self.gate is not None else None,
+            )
+
+    def _news(self, dispatcher: core.EvalDispatcher) -> None:
         """Points that have ended: their metrics are logged, and skips that are not reported yet are."""
         for metrics in dispatcher.new_metrics():
-            if self.log is not None:
-                self.log(metrics)
+            self._log(metrics)
         records = dispatcher.records
         for record in records[self._seen :]:
             if isinstance(record, SkippedPoint) and (record.point.step, record.point.attempt) not in self._reported:
-                await self._report(record.point.step, record.reason)
+                self._report(record.point.step, record.reason)
         self._seen = len(records)
 
-    async def _report(self, rollout_id: int, reason: str) -> None:
+    def _log(self, metrics: dict[str, float]) -> None:
+        """A tracker that is away costs its line, and no point."""
+        try:
+            if self.log is not None:
+                self.log(metrics)
+        except Exception:
+            logger.exception("pinpoint: the metrics of step %g could not be logged", metrics["eval/step"])
+
+    def _report(self, rollout_id: int, reason: str) -> None:
+        """Goes on beside training; `drain` waits for it."""
+        task = asyncio.create_task(self._deliver(rollout_id, reason))
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
+    async def _deliver(self, rollout_id: int, reason: str) -> None:
         try:
             async with asyncio.timeout(REPORT_TIMEOUT_S):
                 await self.rollout_manager.report_eval_skip.remote(rollout_id, reason)
@@ -152,3 +196,8 @@ class EvalDispatcher:
     def _is_last(self, rollout_id: int) -> bool:
         count = getattr(self.args, "num_rollout", None)
         return count is not None and rollout_id >= count - 1
+
+
+async def _sent(reports: set[asyncio.Task[None]], within_s: float) -> None:
+    if reports:
+        await asyncio.wait(reports, timeout=within_s)

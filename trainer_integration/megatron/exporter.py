@@ -45,14 +45,20 @@ class MegatronExporter(StagedExporter):
         shard_bytes: int = SHARD_BYTES,
     ) -> None:
         """`dtype` is torch's name of what is staged, by default that of the parameters."""
-        chunks = [unwrapped(chunk) for chunk in (model if isinstance(model, Sequence) else [model])]
-        family_of(files.config.model_type)
-        for chunk in chunks:
-            refuse_disagreement(chunk, files.config)
+        chunks = chunks_of(model, files.config)
         kind = dtype or str(next(chunks[0].parameters()).dtype).removeprefix("torch.")
         place = position or Position.of_job(getattr(files.config, "num_experts", None) or 0)
         source = MegatronSource(chunks, files.config, place, kind, merge)
         super().__init__(source, files, dtype=kind, ranks=ranks, shard_bytes=shard_bytes)
+
+
+def chunks_of(model: Any, config: Any) -> list[Any]:
+    """The GPTModels of this rank. Raises ConfigError for a config that is not theirs, or a family without a mapping."""
+    chunks = [unwrapped(chunk) for chunk in (model if isinstance(model, Sequence) else [model])]
+    family_of(config.model_type)
+    for chunk in chunks:
+        refuse_disagreement(chunk, config)
+    return chunks
 
 
 class MegatronSource:

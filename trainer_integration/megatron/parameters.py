@@ -72,12 +72,12 @@ def unwrapped(chunk: Any) -> Any:
     return chunk
 
 
-def local_parameters(chunks: Sequence[Any], position: Position, is_adapter: Callable[[str], bool]) -> Iterator[Local]:
+def local_parameters(chunks: Sequence[Any], position: Position, left_out: Callable[[str], bool]) -> Iterator[Local]:
     """Of all chunks of this rank, with what is saved beside parameters. Raises ConfigError for what can't be named."""
     for chunk in map(unwrapped, chunks):
         numbers = {index: layer.layer_number - 1 for index, layer in enumerate(chunk.decoder.layers)}
         for local_name, parameter in _saved(chunk):
-            if not is_adapter(local_name):
+            if not left_out(local_name):
                 name = _global_name(local_name.replace(".to_wrap.", "."), numbers, position)
                 yield Local(local_name, name, _part(local_name, parameter, position), parameter)
 

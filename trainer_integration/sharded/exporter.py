@@ -12,10 +12,10 @@ from typing import Self
 from infra.errors import StagingFailed
 from infra.staging import TTL
 from infra.validation.headers import TensorSpan
-from infra.validation.layout import INDEX, Contents, raise_it
+from infra.validation.layout import CONFIG, INDEX, Contents, raise_it
 from infra.validation.readers import LocalFolder
 from infra.validation.tensors import check_names, check_tensors
-from trainer_integration.sharded.files import SHARD_BYTES
+from trainer_integration.sharded.files import SHARD_BYTES, OneFile
 from trainer_integration.sharded.metadata import ModelFiles, index_of
 from trainer_integration.sharded.parts import StagedPart, StagedParts
 from trainer_integration.sharded.plan import Inventory, Plan, make_plan
@@ -32,8 +32,11 @@ class StagedExporter:
 
     `prepare` settles who copies what, once; the first export calls it if nobody has before. `parts` says where the last export
     lies. Host memory: the staged model once and, a rank, two chunks of 32 MiB and the largest parameter that it casts,
-    merges or sends.
+    merges or sends. A subclass that stages no whole model has a `config` of another name, all in `one` file, or both.
     """
+
+    config: str = CONFIG
+    one: OneFile | None = None
 
     def __init__(
         self, source: Source, files: ModelFiles, *, dtype: str, ranks: Ranks | None = None, shard_bytes: int = SHARD_BYTES
@@ -64,12 +67,13 @@ class StagedExporter:
     def __call__(self, folder: Path) -> None:
         """Raises StagingFailed on all ranks; then nothing is left in `folder`, on any node."""
         plan = self.plan or self.prepare()
-        ttl, spare = self._ttl_beside(folder, plan), self._spare(plan)
-        staging = Staging(self.ranks, plan, self.source, folder, metadata=self.metadata, ttl=ttl, spare=spare)
+        ttl, spare = self._ttl_beside(folder, plan), self.ranks.together(partial(self._spare, plan))
+        metadata, config = self.metadata, self.config
+        staging = Staging(self.ranks, plan, self.source, folder, metadata=metadata, config=config, ttl=ttl, spare=spare)
         try:
             self.ranks.together(staging.open)
             self.ranks.together(staging.copy)
-            staging.finish()
+            self.ranks.together(staging.finish)
         except StagingFailed:
             staging.remove()
             self.ranks.exchange(None)  # no rank returns before all nodes are clean
@@ -85,7 +89,7 @@ class StagedExporter:
             return ""
         text = ""
         if self.ranks.rank == 0:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(OSError, ValueError):
                 text = (folder.parent / TTL).read_text()
         return str(self.ranks.broadcast(text))
 
@@ -95,27 +99,36 @@ class StagedExporter:
         return self._spares
 
     def _planned(self, inventories: Sequence[Inventory]) -> Plan:
-        plan = make_plan(inventories, self.source.layout, self.shard_bytes)
+        plan = make_plan(inventories, self.source.layout, self.shard_bytes, self.one)
         if self.ranks.rank == 0:  # the others have the same plan
-            refuse_unlike_config(plan, self.files, self.dtype)
-            self.metadata = self.files.rendered(self.dtype)
-            if len(plan.files) > 1:
-                names = {name: file.name for file in plan.files for name in file.begins}
-                self.metadata = {**self.metadata, INDEX: index_of(names, plan.n_bytes)}
+            self.metadata = self._metadata(plan)
         return plan
+
+    def _metadata(self, plan: Plan) -> dict[str, bytes]:
+        """What lies beside the weights. Raises SnapshotInvalid if the tensors are not those that it describes."""
+        refuse_unlike_config(plan, self.files, self.dtype)
+        metadata = self.files.rendered(self.dtype)
+        if len(plan.files) > 1:
+            names = {name: file.name for file in plan.files for name in file.begins}
+            metadata[INDEX] = index_of(names, plan.n_bytes)
+        return metadata
 
 
 def refuse_unlike_config(plan: Plan, files: ModelFiles, dtype: str) -> None:
     """Raises SnapshotInvalid if the tensors are not, by name and shape, those of the config's model."""
     promise = files.promise(dtype)
-    contents = Contents(reader=LocalFolder(Path("the live model")), entries={})
-    for name, target in plan.targets.items():
-        contents.spans[name] = TensorSpan(dtype=plan.dtypes[name], shape=target.shape, begin=0, end=0)
+    contents = Contents(reader=LocalFolder(Path("the live model")), entries={}, spans=spans_of(plan))
     if promise.architecture is not None:
         check_tensors(contents, promise.architecture, raise_it)
         return
     logger.warning("pinpoint: tensors of the export were not compared with the config's: %s", promise.unknown)
     check_names(contents, promise.values, raise_it)
+
+
+def spans_of(plan: Plan) -> dict[str, TensorSpan]:
+    """Of each tensor its dtype and shape; where it will lie is left open."""
+    dtypes, targets = plan.dtypes, plan.targets.items()
+    return {name: TensorSpan(dtype=dtypes[name], shape=target.shape, begin=0, end=0) for name, target in targets}
 
 
 def _parts(plan: Plan, folder: Path) -> StagedParts:

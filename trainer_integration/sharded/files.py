@@ -15,6 +15,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from infra.validation.headers import BITS
 from infra.validation.layout import SINGLE
@@ -36,22 +37,44 @@ class ShardFile:
     n_bytes: int
 
 
+@dataclass(frozen=True, slots=True)
+class OneFile:
+    """All tensors go to one file of rank 0's node, whatever its size; its header has `note`."""
+
+    name: str
+    note: Mapping[str, str]
+
+
 def lay_out(
-    targets: Mapping[str, Target], dtypes: Mapping[str, str], homes: Mapping[str, str], nodes: Sequence[str], shard_bytes: int
+    targets: Mapping[str, Target],
+    dtypes: Mapping[str, str],
+    homes: Mapping[str, str],
+    nodes: Sequence[str],
+    shard_bytes: int,
+    one: OneFile | None = None,
 ) -> tuple[ShardFile, ...]:
     """The files of all nodes, numbered through. `homes` gives the node of each tensor; a rank has one of `nodes`.
 
     A node has as many files as ranks, so that each starts with one of its own, and more if they were above `shard_bytes`.
     """
     sizes = {name: math.prod(target.shape) * ITEM_BYTES[dtypes[name]] for name, target in targets.items()}
+    if one is not None:
+        names = sorted(targets, key=_natural)
+        return (_file(one.name, nodes[0], names, targets=targets, dtypes=dtypes, sizes=sizes, note=one.note),)
     groups: list[tuple[str, list[str]]] = []
     for node in dict.fromkeys(nodes):
         names = sorted((name for name in targets if homes[name] == node), key=_natural)
         fair = sum(sizes[name] for name in names) // nodes.count(node)
         limit = min(shard_bytes, max(fair, min(MIN_SHARD_BYTES, shard_bytes)))
         groups += [(node, group) for group in _filled(names, sizes, limit)]
-    files = [_file(n, len(groups), *group, targets=targets, dtypes=dtypes, sizes=sizes) for n, group in enumerate(groups)]
-    return tuple(files)
+    return tuple(
+        _file(_name(number, len(groups)), *group, targets=targets, dtypes=dtypes, sizes=sizes)
+        for number, group in enumerate(groups)
+    )
+
+
+def _name(number: int, count: int) -> str:
+    return SINGLE if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors"
 
 
 def _natural(name: str) -> list[str | int]:
@@ -71,29 +94,29 @@ def _filled(names: Sequence[str], sizes: Mapping[str, int], limit: int) -> Itera
 
 
 def _file(
-    number: int,
-    count: int,
+    name: str,
     node: str,
     names: Sequence[str],
     *,
     targets: Mapping[str, Target],
     dtypes: Mapping[str, str],
     sizes: Mapping[str, int],
+    note: Mapping[str, str] = MappingProxyType({}),
 ) -> ShardFile:
     ends, offset = dict[str, int](), 0
-    entries: dict[str, object] = {"__metadata__": {"format": "pt"}}
-    for name in names:
-        ends[name] = offset + sizes[name]
-        entries[name] = {"dtype": dtypes[name], "shape": targets[name].shape, "data_offsets": [offset, ends[name]]}
-        offset = ends[name]
+    entries: dict[str, object] = {"__metadata__": {"format": "pt", **note}}
+    for tensor in names:
+        ends[tensor] = offset + sizes[tensor]
+        entries[tensor] = {"dtype": dtypes[tensor], "shape": targets[tensor].shape, "data_offsets": [offset, ends[tensor]]}
+        offset = ends[tensor]
     text = json.dumps(entries, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
     header = struct.pack("<Q", len(text)) + text
     return ShardFile(
-        name=SINGLE if count == 1 else f"model-{number + 1:05d}-of-{count:05d}.safetensors",
+        name=name,
         node=node,
         header=header,
-        begins={name: len(header) + end - sizes[name] for name, end in ends.items()},
+        begins={tensor: len(header) + end - sizes[tensor] for tensor, end in ends.items()},
         n_bytes=len(header) + offset,
     )
 

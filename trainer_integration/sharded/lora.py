@@ -5,6 +5,7 @@ Merged, each weight is made when it is copied: base plus delta, in the base's dt
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -25,13 +26,16 @@ if TYPE_CHECKING:
 
 ADAPTER_CONFIG, ADAPTER = "adapter_config.json", "adapter_model.safetensors"
 BASE_DIGEST = "base_digest"
+OF_A_DELTA = re.compile(r"(.+)\.lora_(?:embedding_)?[AB]\..+")
+REMEDY = "use ConverterExporter with merged tensors"
 
 
 class MergedLoraExporter(StagedExporter):
     """Stages a PEFT model as the plain model that it computes; what is active is merged. Collective.
 
-    Raises ConfigError for adapters that are no LoRA deltas (DoRA, prompt tuning), and for sharded ones, whose delta would be
-    a collective product. For those, give ConverterExporter the merged tensors.
+    Raises ConfigError for adapters that are no LoRA deltas (DoRA, `lora_bias`, prompt tuning), for sharded ones, whose delta
+    would be a collective product, and for one of a tied embedding or head; `prepare` refuses one that belongs to no weight
+    that is staged. For those, give ConverterExporter the merged tensors.
     """
 
     def __init__(
@@ -51,23 +55,33 @@ class MergedLoraExporter(StagedExporter):
 class MergedLoraSource(ModuleSource):
     def __init__(self, module: Any, dtype: str) -> None:
         super().__init__(module, dtype)
+        _refuse_tied(module)
         self.layers = {f"{name}.weight": layer for name, layer in _adapted(module)}
 
     def tensors(self) -> Mapping[str, Any]:
         from transformers.core_model_loading import revert_weight_conversion
 
         found = {_plain(name): tensor for name, tensor in own_tensors(self.module).items() if not self._is_adapter(name)}
-        return dict(revert_weight_conversion(self.module, found))
+        staged = dict(revert_weight_conversion(self.module, found))
+        if lost := sorted(self.layers.keys() - staged.keys()):
+            raise ConfigError(f"the adapter of {lost[0].removesuffix('.weight')} belongs to no weight that is staged: {REMEDY}")
+        return staged
 
     def value(self, name: str, tensor: Any) -> torch.Tensor:
         layer = self.layers.get(name)
         if layer is None or layer.merged or layer.disable_adapters:
             return super().value(name, tensor)
-        deltas = [layer.get_delta_weight(adapter) for adapter in layer.active_adapters if adapter in layer.lora_A]
+        named = {*layer.lora_A, *layer.lora_embedding_A}
+        deltas = [layer.get_delta_weight(adapter) for adapter in layer.active_adapters if adapter in named]
         return tensor + sum(delta.to(tensor.dtype) for delta in deltas) if deltas else tensor
 
     def _is_adapter(self, name: str) -> bool:
-        return ".lora_" in name or ".original_module." in name
+        if ".lora_" not in name:
+            return ".original_module." in name
+        of_delta = OF_A_DELTA.fullmatch(name)
+        if of_delta is None or f"{of_delta[1]}.weight" not in self.layers:
+            raise ConfigError(f"{name} is no part of a plain LoRA delta: {REMEDY}")
+        return True
 
 
 def _plain(name: str) -> str:
@@ -86,11 +100,29 @@ def _adapted(module: Any) -> Iterator[tuple[str, Any]]:
     for name, layer in module.named_modules():
         if not hasattr(layer, "base_layer"):
             continue
-        if not hasattr(layer, "lora_A") or any(getattr(layer, "use_dora", {}).values()):
-            raise ConfigError(f"{name} has an adapter that is no plain LoRA delta: use ConverterExporter with merged tensors")
+        if not hasattr(layer, "lora_A") or hasattr(layer, "parameter_name") or _computes_more(layer):
+            raise ConfigError(f"{name} has an adapter that is no plain LoRA delta: {REMEDY}")
+        if any(getattr(layer, "lora_bias", {}).values()):
+            raise ConfigError(f"{name} has lora_bias, which no merged weight has a place for: train without, or {REMEDY}")
         if any(map(is_sharded, layer.parameters())):
-            raise ConfigError(f"{name} has a sharded adapter: use ConverterExporter with merged tensors, or AdapterExporter")
+            raise ConfigError(f"{name} has a sharded adapter: {REMEDY}, or AdapterExporter")
         yield name, layer
+
+
+def _computes_more(layer: Any) -> bool:
+    return any(getattr(layer, "use_dora", {}).values()) or bool(getattr(layer, "lora_variant", None))
+
+
+def _refuse_tied(module: Any) -> None:
+    """Merged, what was trained of one end would change the other, too."""
+    if not getattr(module.config, "tie_word_embeddings", False):
+        return
+    for end, layer in (("embedding", module.get_input_embeddings()), ("lm_head", module.get_output_embeddings())):
+        if hasattr(layer, "base_layer") or hasattr(layer, "modules_to_save"):
+            raise ConfigError(
+                f"the {end} has an adapter or is among modules_to_save, and is tied (tie_word_embeddings): the merged model has"
+                " one weight for both ends. Leave it out, untie the model before adapters are added, or use AdapterExporter"
+            )
 
 
 class AdapterExporter:
@@ -113,10 +145,13 @@ class AdapterExporter:
         """Raises StagingFailed on all ranks; then nothing is left in `folder`."""
         try:
             self.ranks.together(partial(self._write, folder))
+            self.ranks.together(partial(self._name_last, folder))
         except BaseException:
             for name in (ADAPTER, ADAPTER_CONFIG + UNFINISHED) if self.ranks.rank == 0 else ():
                 (folder / name).unlink(missing_ok=True)
             raise
+
+    def _name_last(self, folder: Path) -> None:
         if self.ranks.rank == 0:
             (folder / (ADAPTER_CONFIG + UNFINISHED)).rename(folder / ADAPTER_CONFIG)
 

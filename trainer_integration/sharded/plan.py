@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from infra.errors import ConfigError, ShapeMismatch
 from trainer_integration.sharded.blocks import Block, Part, Shape, Target, refuse_gaps
-from trainer_integration.sharded.files import ITEM_BYTES, ShardFile, lay_out
+from trainer_integration.sharded.files import ITEM_BYTES, OneFile, ShardFile, lay_out
 
 Key = tuple[str, Part]  # a part of a parameter
 Layout = Callable[[str, Mapping[Part, Shape]], Sequence[Target]]
@@ -86,7 +86,7 @@ class Plan:
         return sum(file.n_bytes for file in self.files)
 
 
-def make_plan(inventories: Sequence[Inventory], layout: Layout, shard_bytes: int) -> Plan:
+def make_plan(inventories: Sequence[Inventory], layout: Layout, shard_bytes: int, one: OneFile | None = None) -> Plan:
     """`layout` says which tensors a parameter becomes. Raises ConfigError or SnapshotInvalid naming what is at fault."""
     nodes = tuple(inventory.node for inventory in inventories)
     holders = _holders(inventories)
@@ -96,7 +96,9 @@ def make_plan(inventories: Sequence[Inventory], layout: Layout, shard_bytes: int
     targets, dtypes = _targets(parts, layout)
     used = {(target.source, block.part) for target in targets.values() for block in target.blocks}
     homes = _homes({n: list(p.values()) for n, p in parts.items() if any((n, part) in used for part in p)}, holders, nodes)
-    files = lay_out(targets, dtypes, {name: homes[target.source] for name, target in targets.items()}, nodes, shard_bytes)
+    homes = dict.fromkeys(homes, nodes[0]) if one is not None else homes
+    places = {name: homes[target.source] for name, target in targets.items()}
+    files = lay_out(targets, dtypes, places, nodes, shard_bytes, one)
     writers, transfers = _writers(sorted(used), holders, homes, nodes)
     return Plan(
         nodes=nodes,

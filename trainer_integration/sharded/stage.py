@@ -1,7 +1,7 @@
 """A staged folder is whole on every node, or nothing of it is left and every rank has raised the same error.
 
-Room is looked for first, then all ranks fill the files side by side. `config.json` gets its name last of all: a folder without
-it was never finished.
+Room is looked for first, then all ranks fill the files side by side. `config.json`, or an adapter's own, gets its name last of
+all: a folder without it was never finished.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import logging
 import os
 from bisect import bisect_left
 from collections.abc import Callable, Container, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
@@ -20,13 +20,13 @@ from typing import TYPE_CHECKING
 from infra.errors import ShapeMismatch, TensorMissing, TensorUnexpected
 from infra.staging import TTL, free_staged
 from infra.validation.layout import CONFIG
-from trainer_integration.sharded.files import ITEM_BYTES, free_bytes, write_all
+from trainer_integration.sharded.files import free_bytes, write_all
 from trainer_integration.sharded.host import host_bytes, torch_dtypes
 from trainer_integration.sharded.plan import Key, Piece, Plan, Transfer, Write
 from trainer_integration.sharded.ranks import Ranks
 from trainer_integration.sharded.source import Source
 from trainer_integration.sharded.spare import Descriptor, Sink, Spare
-from trainer_integration.sharded.transfer import run_transfers
+from trainer_integration.sharded.transfer import bytes_to_send, received_values, room_for, run_transfers, spare_chunk
 
 if TYPE_CHECKING:
     import torch
@@ -37,7 +37,10 @@ MARGIN_BYTES = 2**20  # directories, and the pages that small files are rounded 
 
 
 class Staging:
-    """One export, as one rank does it. `ttl` is the note that `infra.staging` left beside the folder, if it did."""
+    """One export, as one rank does it. `ttl` is the note that `infra.staging` left beside the folder, if it did.
+
+    `config` is the file of `metadata` that gets its name last.
+    """
 
     def __init__(
         self,
@@ -47,11 +50,12 @@ class Staging:
         folder: Path,
         *,
         metadata: Mapping[str, bytes],
+        config: str = CONFIG,
         ttl: str = "",
         spare: Spare | None = None,
     ) -> None:
         self.ranks, self.plan, self.source, self.folder = ranks, plan, source, folder
-        self.metadata, self.ttl, self.spare = metadata, ttl, spare
+        self.metadata, self.config, self.ttl, self.spare = metadata, config, ttl, spare
         self.files = plan.files_on(ranks.node)
         self.neighbours = plan.ranks_on(ranks.node)
         self.mine = plan.writes[ranks.rank]
@@ -59,6 +63,7 @@ class Staging:
         self.made_folder = False
         self.sinks: dict[int, Sink] = {}
         self.inodes: dict[str, int] = {}
+        self.chunk: torch.Tensor | None = None
         self.failed: Exception | None = None
 
     def open(self) -> None:
@@ -66,6 +71,7 @@ class Staging:
         if {piece.key: piece for piece in self.source.pieces()} != self.plan.pieces[self.ranks.rank]:
             message = "the model has other parameters than when its export was planned: call the exporter's prepare() again"
             raise ShapeMismatch(message, subject="model")
+        self.chunk = spare_chunk(self.ranks, self.plan)
         if self.ranks.rank == self.neighbours[0]:
             self._make_folder()
             free = self.spare.free(self.files) if self.spare is not None else set()
@@ -78,7 +84,7 @@ class Staging:
         with ExitStack() as closing:
             self._attempt(partial(self._open_files, closing))
             self._attempt(self._write_metadata)
-            run_transfers(self.ranks, self.plan, self._give, self._take)
+            run_transfers(self.ranks, self.plan, self.chunk, give=self._give, room=self._room, take=self._take)
             self._copy_own()
         if self.failed is not None:
             raise self.failed
@@ -87,11 +93,12 @@ class Staging:
         if self.spare is not None:
             self.spare.keep(self.folder, [file.name for file in self.files], self.inodes)
         if self.ranks.rank == 0:
-            (self.folder / (CONFIG + UNFINISHED)).rename(self.folder / CONFIG)
+            (self.folder / (self.config + UNFINISHED)).rename(self.folder / self.config)
 
     def remove(self) -> None:
         for path in self.made:
-            path.unlink(missing_ok=True)
+            with suppress(OSError):  # whoever raises here never meets the others again
+                path.unlink()
         if self.made_folder:
             free_staged(self.folder)
 
@@ -127,13 +134,13 @@ class Staging:
             descriptor = os.open(self.folder / name, os.O_RDWR)
             closing.callback(os.close, descriptor)
             self.inodes[name] = os.fstat(descriptor).st_ino
-            self.sinks[number] = self.spare.sink(name, descriptor) if self.spare is not None else Descriptor(descriptor)
+            self.sinks[number] = self.spare.sink(name, descriptor, closing) if self.spare else Descriptor(descriptor)
 
     def _write_metadata(self) -> None:
         for name, content in self.metadata.items():  # rank 0 has it, nobody else
-            self._create(name + UNFINISHED if name == CONFIG else name, content, len(content))
-        if CONFIG in self.metadata:
-            self.made.append(self.folder / CONFIG)
+            self._create(name + UNFINISHED if name == self.config else name, content, len(content))
+        if self.config in self.metadata:
+            self.made.append(self.folder / self.config)
 
     def _copy_own(self) -> None:
         own = [key for key in self.mine if key in self.plan.pieces[self.ranks.rank]]
@@ -145,8 +152,7 @@ class Staging:
             logger.debug("pinpoint: the source of the weights failed", exc_info=True)
             self.failed = self.failed or error
         if waiting and self.failed is None:
-            name, _ = min(waiting)
-            self.failed = TensorMissing(f"{name} was promised and never came: what exports the model left it out", subject=name)
+            self.failed = _never_came(min(waiting)[0])
 
     def _in_turn(self, own: list[Key]) -> list[Key]:
         """From file to file, each rank of a node beginning elsewhere: two that write to one file wait for each other."""
@@ -166,9 +172,7 @@ class Staging:
             waiting.discard(key)
 
     def _write(self, piece: Piece, values: torch.Tensor) -> None:
-        if values.numel() * ITEM_BYTES[piece.dtype] != piece.n_bytes:
-            message = f"{piece.name} has shape {list(values.shape)}, {list(piece.shape)} was planned"
-            raise ShapeMismatch(message, subject=piece.name)
+        _refuse_other_shape(piece, values)
         flat, dtype = values.detach().reshape(-1), torch_dtypes()[piece.dtype]
         for write in self.mine[piece.key]:
             self._write_block(flat, dtype, write)
@@ -183,11 +187,23 @@ class Staging:
 
     def _give(self, transfer: Transfer) -> torch.Tensor | None:
         found: list[torch.Tensor] = []
-        self._attempt(lambda: found.extend(values for _, values in self.source.values([transfer.piece.key])))
+        self._attempt(lambda: found.append(self._to_send(transfer.piece)))
         return found[0] if found else None
 
-    def _take(self, transfer: Transfer, values: torch.Tensor) -> None:
-        self._attempt(partial(self._write, transfer.piece, values))
+    def _to_send(self, piece: Piece) -> torch.Tensor:
+        found = [values for key, values in self.source.values([piece.key]) if key == piece.key]
+        if not found:
+            raise _never_came(piece.name)
+        _refuse_other_shape(piece, found[0])
+        return bytes_to_send(self.ranks, piece, found[0])
+
+    def _room(self, transfer: Transfer) -> torch.Tensor | None:
+        found: list[torch.Tensor] = []
+        self._attempt(lambda: found.append(room_for(self.ranks, transfer.piece)))
+        return found[0] if found else None
+
+    def _take(self, transfer: Transfer, received: torch.Tensor) -> None:
+        self._attempt(lambda: self._write(transfer.piece, received_values(transfer.piece, received)))
 
     def _attempt(self, work: Callable[[], object]) -> None:
         if self.failed is None:
@@ -196,3 +212,14 @@ class Staging:
             except Exception as error:
                 logger.debug("pinpoint: rank %d could not stage its part", self.ranks.rank, exc_info=True)
                 self.failed = error
+
+
+def _refuse_other_shape(piece: Piece, values: torch.Tensor) -> None:
+    """As many elements are not enough: a transposed weight has them, too."""
+    if tuple(values.shape) != piece.shape:
+        message = f"{piece.name} has shape {list(values.shape)}, {list(piece.shape)} was planned"
+        raise ShapeMismatch(message, subject=piece.name)
+
+
+def _never_came(name: str) -> TensorMissing:
+    return TensorMissing(f"{name} was promised and never came: what exports the model left it out", subject=name)
