@@ -1,4 +1,4 @@
-"""What a due `on_step` costs a training loop besides the export itself, in each state that Prefect may be in.
+"""What a due `on_step` costs a training loop of one rank besides the export itself, in each state that Prefect may be in.
 
 python -m benchmarks.on_step
 """

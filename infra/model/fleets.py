@@ -6,11 +6,13 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from infra.errors import ConfigError, PinViolation
 from infra.model.points import EvalPoint, WeightVersion
 from infra.model.snapshots import Manifest, SnapshotRef
+
+SECRETS = frozenset({"api_key", "admin_api_key", "ssl_keyfile_password"})
 
 
 class FleetSpec(BaseModel):
@@ -42,6 +44,12 @@ class FleetSpec(BaseModel):
     lease_timeout_s: float = Field(default=1800.0, gt=0, description="seconds to wait while another point has the fleet")
     lease_ttl_s: float = Field(default=60.0, gt=0, description="seconds after which a holder that died has lost the fleet")
     idle_timeout_s: float = Field(default=600.0, gt=0, description="seconds without a lease until the engines end")
+
+    @field_validator("rollout_engine_args")
+    @classmethod
+    def _without_secrets(cls, inherited: dict[str, Any]) -> dict[str, Any]:
+        """Keys of the rollout engines are of no use to the fleet, and a spec is a flow's parameter that anybody can read."""
+        return {name: value for name, value in inherited.items() if name.lstrip("-").replace("-", "_") not in SECRETS}
 
     @model_validator(mode="after")
     def _share_out(self) -> Self:

@@ -14,7 +14,7 @@ from pydantic import TypeAdapter, ValidationError
 
 import infra.model
 from infra.errors import ConfigError, PinViolation
-from infra.model import DatasetSpec, EvalPoint, EvalRequest, PinnedFleet, PointRecord, ReasoningGymSource, Suite, WeightVersion
+from infra.model import DatasetSpec, EvalPoint, EvalRequest, FleetSpec, PinnedFleet, PointRecord, ReasoningGymSource, Suite, WeightVersion
 from tests.infra.examples import POINT, REPORT, SKIPPED, SNAPSHOT, TOKEN, dataset, lease, proof, request
 
 
@@ -143,3 +143,10 @@ def test_the_vocabulary_imports_nothing_of_pinpoint_but_its_errors() -> None:
                 imported |= {alias.name for alias in node.names}
     ours = {name for name in imported if name.split(".")[0] in ("infra", "tasks", "flows", "trainer_integration")}
     assert {name for name in ours if not name.startswith("infra.model.")} == {"infra.errors"}
+
+
+@pytest.mark.parametrize("name", ["api_key", "admin-api-key", "--ssl-keyfile-password"])
+def test_a_key_of_the_rollout_engines_is_in_no_fleet_spec(name: str) -> None:
+    spec = FleetSpec(rollout_engine_args={name: "SECRET", "dtype": "bfloat16"})
+    assert spec.rollout_engine_args == {"dtype": "bfloat16"}
+    assert "SECRET" not in spec.model_dump_json()

@@ -79,7 +79,10 @@ def test_a_disagreement_is_refused(changes: dict[str, Any], config: dict[str, An
     [
         ({}, {}),
         ({}, {"hidden_act": "swish"}),
-        ({"rotary_percent": 0.5}, {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}}),
+        (
+            {"rotary_percent": 0.5},
+            {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}},
+        ),
         ({"moe_router_topk_scaling_factor": 1.0}, {}),
         ({"num_moe_experts": None, "moe_router_score_function": "sigmoid", "moe_router_topk_scaling_factor": 2.5}, {}),
     ],

@@ -115,7 +115,7 @@ def _same_frequencies(embedding: Any, config: Any) -> bool:
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     wanted, mine = ROPE_INIT_FUNCTIONS["llama3"](config, "cpu")[0], embedding.inv_freq.detach().float().cpu()
-    return mine.shape == wanted.shape and torch.allclose(mine, wanted.float(), rtol=1e-4, atol=0.0)
+    return bool(mine.shape == wanted.shape and torch.allclose(mine, wanted.float(), rtol=1e-4, atol=0.0))
 
 
 def _rope(config: Any, name: str, default: Any) -> Any:

@@ -31,8 +31,8 @@ class StagedExporter:
     """An `Exporter` of a model that any number of ranks hold together. Collective: every rank makes it, and calls it.
 
     `prepare` settles who copies what, once; the first export calls it if nobody has before. `parts` says where the last export
-    lies. Host memory: the staged model once and, a rank, two chunks of 32 MiB and the largest parameter that it casts,
-    merges or sends. A subclass that stages no whole model has a `config` of another name, all in `one` file, or both.
+    lies. Host memory: the staged model once and, a rank, three chunks of 32 MiB and the largest parameter that it casts,
+    merges, sends or receives. A subclass that stages no whole model has a `config` of another name, all in `one` file, or both.
     """
 
     config: str = CONFIG
