@@ -290,10 +290,8 @@ def main() -> None:
     found["loop_cost_vs_rank0_serial"] = round(found["ours_loop_cost_s"] / found["serial_loop_cost_s"], 3)
     found |= {"on_step_ms_median": max(states.values()), "load_average_before": load}
     found["on_step_ms"] = states
-    if arguments.json:
-        print(json.dumps(found))
-        return
-    print("\n".join(f"{name:28} {value}" for name, value in found.items()))
+    table = "\n".join(f"{name:28} {value}" for name, value in found.items())
+    print(json.dumps(found) if arguments.json else table)
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def imported(folder: Path) -> Iterator[str]:
 
 def distributions(modules: Iterable[str]) -> set[str]:
     known = importlib.metadata.packages_distributions()
-    others = set(modules) - set(sys.stdlib_module_names) - {*OURS, "tests", *IN_ANOTHER_ENVIRONMENT}
+    others = set(modules) - set(sys.stdlib_module_names) - {*OURS, "tests", "benchmarks", *IN_ANOTHER_ENVIRONMENT}
     return {canonicalize_name(known[module][0]) for module in others}
 
 
