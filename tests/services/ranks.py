@@ -12,12 +12,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 _servers = multiprocessing.get_context("forkserver")
 _servers.set_forkserver_preload(["torch", "torch.distributed", "transformers", "megatron.core"])  # once, not in each rank
+LEAVE_S = 60.0
 GROUP_TIMEOUT = datetime.timedelta(seconds=120)
 
 
@@ -28,7 +30,7 @@ class RankFailed(Exception):
 def on_ranks(count: int, function: Callable[..., Any], *args: Any, timeout_s: float = 240.0) -> list[Any]:
     """`function(rank, *args)` on each rank, at module level so that it can be pickled; gives its results by rank."""
     with tempfile.TemporaryDirectory(prefix="pinpoint-ranks-") as folder:
-        pairs = [_servers.Pipe(duplex=False) for _ in range(count)]
+        pairs = [_servers.Pipe() for _ in range(count)]
         meeting = f"file://{folder}/meeting"
         processes = [
             _servers.Process(target=_rank, args=(rank, count, meeting, pairs[rank][1], function, args)) for rank in range(count)
@@ -39,6 +41,9 @@ def on_ranks(count: int, function: Callable[..., Any], *args: Any, timeout_s: fl
             deadline = time.monotonic() + timeout_s
             return [_result(rank, pairs[rank][0], deadline) for rank in range(count)]
         finally:
+            for ours, _ in pairs:
+                with suppress(OSError):
+                    ours.send(None)  # all have answered: a rank that left earlier would cut off one in its last collective
             for process in processes:
                 process.join(5)
                 if process.is_alive():
@@ -66,6 +71,8 @@ def _rank(rank: int, count: int, meeting: str, sender: Connection, function: Cal
         sender.send((True, function(rank, *args)))
     except Exception:  # noqa: BLE001 (the launcher raises it)
         sender.send((False, traceback.format_exc()))
+    with suppress(OSError, EOFError):
+        sender.poll(LEAVE_S)
     sender.close()
     dist.destroy_process_group()
 
