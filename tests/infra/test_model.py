@@ -14,7 +14,17 @@ from pydantic import TypeAdapter, ValidationError
 
 import infra.model
 from infra.errors import ConfigError, PinViolation
-from infra.model import DatasetSpec, EvalPoint, EvalRequest, FleetSpec, PinnedFleet, PointRecord, ReasoningGymSource, Suite, WeightVersion
+from infra.model import (
+    DatasetSpec,
+    EvalPoint,
+    EvalRequest,
+    FleetSpec,
+    PinnedFleet,
+    PointRecord,
+    ReasoningGymSource,
+    Suite,
+    WeightVersion,
+)
 from tests.infra.examples import POINT, REPORT, SKIPPED, SNAPSHOT, TOKEN, dataset, lease, proof, request
 
 
