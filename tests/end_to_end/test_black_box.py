@@ -42,9 +42,13 @@ def test_a_black_box_that_raises_is_a_crashed_point(services: RunningStack, poin
     assert isinstance(record, SkippedPoint)
     assert (record.reason, "KeyError: 'my own bug'" in record.message) == ("crashed", True)
     wait_until(lambda: has_ended(services, points.run))
-    run = state_of(services, points.run)
-    logs = services.post("/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}, "limit": 200})
-    assert any("Traceback" in line["message"] and "my own bug" in line["message"] for line in logs)
+    of_run = {"logs": {"flow_run_id": {"any_": [state_of(services, points.run)["id"]]}}, "limit": 200}
+
+    def traceback_is_in_the_log() -> bool:
+        lines = [line["message"] for line in services.post("/logs/filter", of_run)]
+        return any("Traceback" in line and "my own bug" in line for line in lines)
+
+    wait_until(traceback_is_in_the_log, 60)  # the server writes log lines a moment after it has taken them
     wait_until(points.nothing_left)
 
 
