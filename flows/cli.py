@@ -17,7 +17,9 @@ import typer
 from rich.console import Console
 from typer.exceptions import TyperException
 
+from flows import fleet
 from flows.asked import asked_black_box, asked_suite, point_of, submit_and_wait
+from flows.compare import compare
 from flows.terminal import curve, error_line, places, scores
 from infra.config import Settings, load_settings
 from infra.errors import ConfigError, PinpointError, TrainingFailed
@@ -39,6 +41,8 @@ app = typer.Typer(
     help="Evaluate the snapshots of a model while it is being trained, and prove which weights were measured.",
 )
 out, err = Console(), Console(stderr=True)
+app.add_typer(fleet.app, name="fleet")
+app.command()(compare)
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 SettingsOption = Annotated[Path | None, typer.Option("--settings", help="YAML file with settings (docs/settings.md)")]

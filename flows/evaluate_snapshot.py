@@ -6,6 +6,7 @@ An outage becomes a `Skipped` run; a bug of ours fails the run. What was exporte
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -22,7 +23,7 @@ from infra.store import Store
 from tasks.black_box import evaluate_checkpoint
 from tasks.export import export
 from tasks.fleet import acquire_fleet
-from tasks.pin import pin
+from tasks.pin import attended, pin
 from tasks.report import report
 from tasks.retire import free_parts, owning, reading
 from tasks.run_dataset import run_dataset
@@ -69,8 +70,8 @@ async def _evaluate(request: EvalRequest, snapshot: SnapshotRef, phases: Phases)
         with timed(phases, "pin"):
             pinned = await pin(lease, snapshot, request.store_url)
         with timed(phases, "run datasets"):
-            results = await gather_all(
-                run_dataset(pinned, dataset, request.suite.name, request.store_url) for dataset in request.suite.datasets
-            )
+            async with attended(pinned, request.store_url) as roster:
+                asking = partial(run_dataset, pinned, suite=request.suite.name, store_url=request.store_url, roster=roster)
+                results = await gather_all(asking(spec=dataset) for dataset in request.suite.datasets)
         await confirm(lease)
-    return pinned, results
+    return replace(pinned, proofs=(*pinned.proofs, *roster.proofs)), results

@@ -215,6 +215,20 @@ def api_url_of(settings: Settings) -> str | None:
     return running["prefect_api_url"] if running else settings.prefect_api_url
 
 
+def ray_address_of(settings: Settings) -> str:
+    """The Ray cluster that the settings name, or that of a stack which runs for the same home, whose token is then used.
+
+    Raises ServiceUnreachable if there is neither.
+    """
+    if settings.ray_address:
+        return settings.ray_address
+    running = _announced(settings.home.expanduser().absolute())
+    if running is None:
+        raise ServiceUnreachable("Ray", "(no address)", "nothing runs here: `pinpoint up`, or set PINPOINT_RAY_ADDRESS")
+    os.environ.update(RAY_AUTH_MODE="token", RAY_AUTH_TOKEN_PATH=running["ray_token"])
+    return running["ray_address"]
+
+
 @contextmanager
 def _announcing(stack: Stack, home: Path) -> Iterator[None]:
     """Tells other commands on this machine where the services are, for as long as they are there."""

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from infra.model import EvalReport, SkippedPoint
+from infra.model import EvalReport, FleetStatus, SkippedPoint
 from infra.presentation import history_rows, plain, score_rows
 
-_LONG = ("skipped", "place", "state")
-_TEXT = (*_LONG, "dataset", "metric")
+_LONG = ("skipped", "place", "state", "weights")
+_TEXT = (*_LONG, "dataset", "metric", "engine", "node")
 _NARROW = ("metric", "value", "dataset", "score [95% interval]", "prompts", "samples", "coverage", "truncated")
 
 
@@ -31,6 +31,27 @@ def scores(report: EvalReport) -> Table:
 def places(rows: Sequence[dict[str, str]]) -> Table:
     """One row a snapshot or staged model that was looked at."""
     return _table("What Pinpoint made", rows)
+
+
+def fleet_table(fleet: FleetStatus) -> Table:
+    """One row an engine, under who has the fleet or when it ends."""
+    if fleet.holder:
+        standing = f"held by {plain(fleet.holder)}, for {fleet.lease_left_s:.0f} s unless it renews"
+    elif fleet.ends_in_s is not None:
+        standing = f"free, ends in {max(0.0, fleet.ends_in_s):.0f} s unless somebody asks for it"
+    else:
+        standing = "free, without engines"
+    gpus = f", {fleet.num_gpus} GPUs" if fleet.num_gpus else ""
+    rows = [
+        {"engine": one.name, "state": one.state, "weights": one.weight_version, "node": one.node, "pid": str(one.pid or "–")}
+        for one in fleet.engines
+    ]
+    return _table(f"Fleet {fleet.name} ({fleet.engine or 'no'} engines{gpus}): {standing}", rows)
+
+
+def compared(title: str, rows: Sequence[dict[str, str]]) -> Table:
+    """One row a dataset, at two points."""
+    return _table(title, rows)
 
 
 def error_line(console: Console, message: str) -> None:

@@ -21,6 +21,20 @@ async def gather_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
+async def settle_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+    """Results in order, as of `gather_all`; but when one raises, the others run to their end before its exception is raised."""
+    tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
+    try:
+        if tasks:
+            await asyncio.wait(tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        with anyio.CancelScope(shield=True):
+            await asyncio.gather(*tasks, return_exceptions=True)
+    return [task.result() for task in tasks]
+
+
 async def in_thread(call: Callable[[], T], stopping: threading.Event) -> T:
     """`call` in a thread. If cancelled, sets `stopping` and returns only when the thread has ended: nothing goes on behind."""
     running = asyncio.ensure_future(asyncio.to_thread(call))

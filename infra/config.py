@@ -37,6 +37,9 @@ class Settings(BaseModel):
     prefect_api_url: str | None = Field(default=None, description="Prefect API; default: a server that Pinpoint starts")
     ray_address: str | None = Field(default=None, description="Ray GCS host:port; default: a Ray that Pinpoint starts")
     staging_dir: Path = Field(default_factory=lambda: _default_staging(), description="where a trainer stages snapshots")
+    fetched_bytes: int | None = Field(
+        default=None, ge=0, description="most bytes of fetched snapshots on a node; default: what is free in `staging_dir`"
+    )
     fleet: FleetSpec = FleetSpec()
 
     @property
@@ -172,7 +175,8 @@ def _keys_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[st
     node: dict[str, Any] = schema
     for part in location:
         properties = node.get("properties", {})
-        node = properties.get(part, node)
+        kinds = node.get("discriminator", {}).get("mapping", {})
+        node = {"$ref": kinds[part]} if part in kinds else properties.get(part, node)
         references = [node, *node.get("anyOf", []), node.get("items") or {}]
         target = next((r["$ref"].rsplit("/", 1)[-1] for r in references if "$ref" in r), None)
         node = schema["$defs"][target] if target else node

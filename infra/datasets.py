@@ -13,6 +13,7 @@ from typing import Any
 import xxhash
 
 from infra.errors import ConfigError, DatasetError
+from infra.grading.versions import version_of
 from infra.model import DatasetSpec, Problem, ReasoningGymSource, Suite
 
 
@@ -33,10 +34,15 @@ def load_problems(spec: DatasetSpec) -> list[Problem]:
 
 
 def suite_digest(suite: Suite) -> str:
-    """xxh3-128 over how each dataset is asked and graded, and over the content of its problems (not where they lie)."""
+    """xxh3-128 over how each dataset is asked and graded, and over the content of its problems (not where they lie).
+
+    Graders count by their versions, those of their packages, and the content of a user's module. Raises ConfigError if one
+    is missing, and as `load_problems`.
+    """
     digest = xxhash.xxh3_128()
     for spec in suite.datasets:
         digest.update(spec.model_dump_json(exclude={"source"} if isinstance(spec.source, str) else set()).encode())
+        digest.update(version_of(spec.grader).encode())
         for problem in load_problems(spec):
             digest.update(json.dumps([problem.id, problem.prompt, problem.answer]).encode())
     return digest.hexdigest()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import xxhash
 
+from infra.local_files import opened
 from infra.model import FileEntry, TensorEntry
 from infra.validation.headers import TensorSpan, read_header
 from infra.validation.readers import LocalFolder
@@ -73,7 +74,7 @@ class FileDigest:
 def digest_file(path: Path) -> FileDigest:
     """Reads all of it; memory does not grow with the file."""
     digest, block = FileDigest(path), memoryview(bytearray(BLOCK_BYTES))
-    with path.open("rb", buffering=0) as file:
+    with opened(path) as file:
         while n := file.readinto(block):
             digest.update(block[:n])
     return digest

@@ -50,6 +50,7 @@ PinpointError
 ├── FleetError
 │   ├── NoCapacity         the cluster can't place the fleet, or its lease is taken
 │   ├── FleetUnhealthy     engines that do not come up
+│   ├── FleetHeld          it can't be ended while somebody has it
 │   └── LeaseLost          the lease expired or was fenced
 ├── PinViolation           an engine or a response that is not of the pinned version
 ├── BlackBoxFailed         a user's own evaluation raised, died, or returned no numbers
@@ -304,6 +305,10 @@ class NoCapacity(FleetError):
 
 
 class FleetUnhealthy(FleetError):
+    pass
+
+
+class FleetHeld(FleetError):
     pass
 
 

@@ -13,8 +13,8 @@ from filelock import FileLock
 from pydantic import TypeAdapter
 
 from infra.adapters import merge
+from infra.fetching import fetch, make_room
 from infra.model import Manifest, SnapshotRef
-from infra.snapshot import fetch
 from infra.staging import share_fetched
 from infra.store import path_of, split_location
 
@@ -22,14 +22,20 @@ _MANIFEST = TypeAdapter(Manifest)
 
 
 class NodeCache:
-    """Holds the snapshot that was asked for last; its `folder` is made when something has to be kept."""
+    """Holds the snapshot that was asked for last; its `folder` is made when something has to be kept.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    All caches of a node, which are neighbours, hold at most `limit_bytes` together, by default what is free on their disk.
+    """
+
+    def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
+        self.folder, self.limit_bytes = folder, limit_bytes
         self._in_use: int | None = None
 
     def loadable(self, snapshot: SnapshotRef) -> tuple[Path, Manifest | None]:
-        """Files to load and, if they are not the snapshot itself, what they are. Raises SnapshotError, StoreError."""
+        """Files to load and, if they are not the snapshot itself, what they are.
+
+        Raises SnapshotError, StoreError, NoCapacity if there is no room for them.
+        """
         folder, base = self.fetched(snapshot), snapshot.manifest.base
         if base is None:
             return folder, None
@@ -39,6 +45,8 @@ class NodeCache:
         with self._locked():
             if not note.exists():
                 shutil.rmtree(merged, ignore_errors=True)
+                size = sum(file.stat().st_size for file in path_of(base.location).iterdir() if file.is_file())
+                make_room(self.folder.parent, size, self.limit_bytes)
                 made = merge(path_of(base.location), folder, base.snapshot_digest, merged, snapshot.point)
                 note.write_bytes(_MANIFEST.dump_json(made))
             return merged, _MANIFEST.validate_json(note.read_bytes())
@@ -54,10 +62,14 @@ class NodeCache:
                 if snapshot.manifest.snapshot_digest not in stale.name:
                     shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
             if not folder.exists():
+                make_room(self.folder.parent, snapshot.manifest.n_bytes, self.limit_bytes)
                 partial = folder.with_suffix(".partial")
                 store, prefix = split_location(snapshot.location)
-                fetch(store, prefix, snapshot.manifest, partial)
-                partial.rename(folder)
+                try:
+                    fetch(store, prefix, snapshot.manifest, partial)
+                    partial.rename(folder)
+                finally:
+                    shutil.rmtree(partial, ignore_errors=True)
         return folder
 
     def evict(self) -> None:

@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -68,10 +69,23 @@ def create(path: Path, data: bytes) -> bool:
     return True
 
 
+@contextmanager
+def opened(path: Path) -> Iterator[FileIO]:
+    """A file to read, unbuffered, that still had its name when it was open. Raises FileNotFoundError.
+
+    Memory of a staged file is filled again once its name is gone and nobody has it open: one that is opened in between would
+    escape both looks.
+    """
+    with path.open("rb", buffering=0) as file:
+        if not os.path.samestat(os.fstat(file.fileno()), path.stat()):
+            raise FileNotFoundError(errno.ENOENT, "replaced while it was being opened", str(path))
+        yield file
+
+
 def copy(source: Path, path: Path, transfer: Transfer) -> None:
     """The bytes are on the disk before the file has its name: what names them later (a manifest) never promises too much."""
     block = memoryview(bytearray(BLOCK_BYTES))
-    with source.open("rb", buffering=0) as reader, replacing(path) as writer:
+    with opened(source) as reader, replacing(path) as writer:
         while n := reader.readinto(block):
             transfer.go_on()
             writer.write(block[:n])

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from infra.concurrency import gather_all
+from infra.canary import agree, listen
+from infra.concurrency import settle_all
 from infra.engines.client import EngineClient
-from infra.errors import PinViolation
+from infra.errors import EngineError, PinViolation
 from infra.model import EngineProof, EngineRef, FleetLease, PinnedFleet, SnapshotRef
-from infra.proving import Elsewhere, Holding, Verdict, cover, prove, remember
+from infra.proving import Elsewhere, Holding, Verdict, canary_moved, cover, prove, remember
 from infra.store import Store
 
 logger = logging.getLogger(__name__)
@@ -20,23 +21,34 @@ LOAD_BASE_S = 60.0
 LOAD_BYTES_PER_S = 50e6  # a slow disk; the deadline only has to tell slow from stuck
 
 
+# Gives another engine in the place of one that failed.
+Revive = Callable[[EngineRef], Awaitable[EngineRef]]
+
+
 async def pin(
-    lease: FleetLease, snapshot: SnapshotRef, store: Store | None = None, elsewhere: Elsewhere | None = None
+    lease: FleetLease,
+    snapshot: SnapshotRef,
+    store: Store | None = None,
+    elsewhere: Elsewhere | None = None,
+    revive: Revive | None = None,
 ) -> PinnedFleet:
     """Loads the snapshot on all engines at once and verifies each.
 
-    `store` keeps what engines held at first loads; `elsewhere` reads the snapshot on a node whose files are not here.
+    `store` keeps what engines held at first loads; `elsewhere` reads the snapshot on a node whose files are not here. An engine
+    that fails at its load is tainted: it gets one more chance, as the process that `revive` puts in its place. Returns or
+    raises only when no engine loads any more.
 
     Raises:
         PinViolation: an engine reports another version or other content than the snapshot's; says which, and what.
         EngineError: an engine that refuses, drops the connection or does not answer in time.
         SnapshotInvalid: the folder that the engines read is not what the manifest says.
     """
-    holdings = await gather_all(_load(engine, lease.api_key, snapshot) for engine in lease.engines)
+    holdings = await settle_all(_loaded(engine, lease.api_key, snapshot, revive) for engine in lease.engines)
+    lease = replace(lease, engines=tuple(holding.engine for holding in holdings))
     loaded = as_loaded(snapshot, lease.engines)
     coverages = await cover(holdings, loaded, elsewhere)
     verdicts = await asyncio.to_thread(prove, holdings, coverages, loaded, store)
-    pinned = PinnedFleet(lease=lease, snapshot=snapshot, proofs=tuple(_proof(verdict) for verdict in verdicts))
+    pinned = PinnedFleet(lease=lease, snapshot=snapshot, proofs=tuple(_proof(verdict, snapshot) for verdict in verdicts))
     if store is not None:
         await asyncio.to_thread(remember, verdicts, loaded, store)
     logger.info("pinned %s on %d engines of fleet %s", pinned.version.token, len(verdicts), lease.fleet)
@@ -55,11 +67,35 @@ def as_loaded(snapshot: SnapshotRef, engines: Sequence[EngineRef]) -> SnapshotRe
     return replace(snapshot, manifest=next(iter(merged.values())))
 
 
+async def rejoin(
+    pinned: PinnedFleet, engine: EngineRef, revive: Revive, store: Store | None = None, elsewhere: Elsewhere | None = None
+) -> tuple[EngineRef, EngineProof]:
+    """Another engine in the place of a lost one, proved to hold what the pinned fleet holds; raises as `pin`."""
+    revived = await revive(engine)
+    alone = await pin(replace(pinned.lease, engines=(revived,)), pinned.snapshot, store, elsewhere)
+    replace(pinned, proofs=(*pinned.proofs, *alone.proofs))  # which is refused if the checksum is not the same
+    agree({"the others": pinned.proofs[0].canary, engine.name: alone.proofs[0].canary}, pinned.token)
+    return revived, alone.proofs[0]
+
+
+async def _loaded(engine: EngineRef, api_key: str, snapshot: SnapshotRef, revive: Revive | None) -> Holding:
+    try:
+        return await _load(engine, api_key, snapshot)
+    except EngineError as error:
+        if revive is None:
+            raise
+        logger.warning("engine %s failed at its load and is replaced: %s", engine.name, error)
+    return await _load(await revive(engine), api_key, snapshot)
+
+
 async def _load(engine: EngineRef, api_key: str, snapshot: SnapshotRef) -> Holding:
     expected = snapshot.version.token
-    deadline_s = LOAD_BASE_S + snapshot.manifest.n_bytes / LOAD_BYTES_PER_S
+    manifest = engine.merged or snapshot.manifest
+    deadline_s = LOAD_BASE_S + manifest.n_bytes / LOAD_BYTES_PER_S
     async with EngineClient(engine.base_url, api_key) as client:
         before = await client.weight_version()
+        await client.resume()  # whoever had it before may have left it paused
+        heard_before = await listen(client, manifest, before) if "/" in before else ()
         started = time.monotonic()
         await client.update_weights(engine.checkpoint_path, expected, deadline_s)
         seconds = time.monotonic() - started
@@ -71,6 +107,7 @@ async def _load(engine: EngineRef, api_key: str, snapshot: SnapshotRef) -> Holdi
                 reported={engine.name: reported},
             )
         await client.resume()
+        heard = await listen(client, manifest, expected)
         checksum, tensors, algorithm = await client.checksums(deadline_s)
     return Holding(
         engine=engine,
@@ -80,10 +117,12 @@ async def _load(engine: EngineRef, api_key: str, snapshot: SnapshotRef) -> Holdi
         tensors=tensors,
         algorithm=algorithm,
         load_seconds=seconds,
+        canary=heard,
+        canary_before=heard_before,
     )
 
 
-def _proof(verdict: Verdict) -> EngineProof:
+def _proof(verdict: Verdict, snapshot: SnapshotRef) -> EngineProof:
     holding = verdict.holding
     return EngineProof(
         engine=holding.engine.name,
@@ -93,4 +132,6 @@ def _proof(verdict: Verdict) -> EngineProof:
         load_seconds=holding.load_seconds,
         tensors=len(holding.tensors),
         tensors_proved=len(verdict.proved),
+        canary=holding.canary,
+        canary_moved=canary_moved(holding, snapshot),
     )

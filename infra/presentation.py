@@ -7,7 +7,18 @@ from collections.abc import Sequence
 
 import xxhash
 
-from infra.model import DatasetResult, EvalReport, Manifest, SkippedPoint
+from infra.model import Comparison, EvalReport, Manifest, SkippedPoint
+from infra.statistics import chance_note
+from infra.wording import (
+    comparison_notes,
+    comparison_row,
+    comparison_text,
+    estimate_text,
+    lengths_text,
+    passes_text,
+    share_text,
+)
+from infra.wording import score_text as score_text
 
 _MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|~$&]")
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]+")
@@ -25,14 +36,6 @@ def escaped(text: str) -> str:
     return _MARKUP.sub(lambda found: f"&#{ord(found.group())};", plain(text))
 
 
-def score_text(result: DatasetResult) -> str:
-    """Mean with its 95% interval, e.g. `0.734 [0.67, 0.79]`."""
-    if result.score is None:
-        return "no score"
-    graded = "" if result.coverage == 1 else f" ({result.coverage:.0%} graded)"
-    return f"{result.score.mean:.3f} [{result.score.low:.2f}, {result.score.high:.2f}]{graded}"
-
-
 def score_rows(report: EvalReport) -> list[dict[str, str | int]]:
     """One row a dataset, or a black box's metric."""
     if report.metrics:
@@ -41,15 +44,25 @@ def score_rows(report: EvalReport) -> list[dict[str, str | int]]:
         {
             "dataset": result.dataset,
             "score [95% interval]": score_text(result),
+            "vs previous": comparison_text(_against(report, result.dataset, "previous")),
+            "vs baseline": comparison_text(_against(report, result.dataset, "baseline")),
+            "pass@k": passes_text(result.pass_at_k),
             "prompts": result.n_prompts,
             "samples": result.n_samples,
             "coverage": f"{result.coverage:.1%}",
-            "truncated": f"{result.truncated_ratio:.1%}",
+            "truncated": share_text(result.truncated_ratio),
+            "completed only": estimate_text(result.score_completed),
+            "tokens p50 / p90 / p99 / max": lengths_text(result),
+            "looping": share_text(result.repetition_ratio),
             "weight_version/mean": f"{result.weight_version_mean:g}",
             "mixed_version_ratio": f"{result.mixed_version_ratio:g}",
         }
         for result in report.results
     ]
+
+
+def _against(report: EvalReport, dataset: str, other: str) -> Comparison | None:
+    return next((made for made in report.comparisons if (made.dataset, made.against) == (dataset, other)), None)
 
 
 def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str, str]]:
@@ -105,16 +118,54 @@ Suite **{report.suite}**, finished {report.finished_at}, {report.lag_steps} step
 
 *bounds*: the mean if all samples that could not be graded were wrong, or right.
 
+{_of_responses(report)}
 {locations}
 
 Suite digest `{report.suite_digest}`
 
+{_of_comparisons(report)}
 ## Time
 | phase | seconds |
 |---|---|
 | staging (training waited) | {report.export_time_seconds:.3f} |
 {phases}
 | all but staging | {report.duration_seconds:.2f} |
+"""
+
+
+def _of_responses(report: EvalReport) -> str:
+    if not report.results:
+        return ""
+    rows = "\n".join(
+        f"| {result.dataset} | {passes_text(result.pass_at_k)} | {passes_text(result.best_at_k)} "
+        f"| {share_text(result.truncated_ratio)} | {estimate_text(result.score_completed)} | {lengths_text(result)} "
+        f"| {share_text(result.repetition_ratio)} |"
+        for result in report.results
+    )
+    return f"""| dataset | pass@k | best@k | truncated | completed only | tokens p50 / p90 / p99 / max | looping |
+|---|---|---|---|---|---|---|
+{rows}
+
+*completed only*: the score of the responses that were not truncated. *looping*: responses that end in a loop.
+"""
+
+
+def _of_comparisons(report: EvalReport) -> str:
+    if not report.comparisons:
+        return ""
+    rows = [comparison_row(made) for made in report.comparisons]
+    notes = [note for made in report.comparisons for note in comparison_notes(made)]
+    many = chance_note(report.points_so_far, len(report.results))
+    return f"""## Beside earlier points
+| {" | ".join(rows[0])} |
+|{"---|" * len(rows[0])}
+{chr(10).join(f"| {' | '.join(map(escaped, row.values()))} |" for row in rows)}
+
+This point minus the other, on the prompts that both have. *detectable*: the true difference that would show in 4 of 5 such
+evaluations; what is smaller may be there and not be seen.
+
+{chr(10).join(f"* {escaped(note)}" for note in [*dict.fromkeys(notes), many] if note)}
+
 """
 
 

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from infra.canary import Scores, agree, moved
 from infra.checksum_records import ChecksumRecord, ChecksumRecords
 from infra.errors import PinViolation
 from infra.model import EngineRef, Manifest, ProofLevel, SnapshotRef
@@ -27,7 +28,10 @@ Elsewhere = Callable[[EngineRef, Mapping[str, str], Manifest], Awaitable[Coverag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one engine says after its load, and the version that it served before."""
+    """What one engine says after its load, and the version that it served before.
+
+    `canary` and `canary_before` are of `infra.canary`, after the load and before it.
+    """
 
     engine: EngineRef
     before: str
@@ -36,6 +40,8 @@ class Holding:
     tensors: dict[str, str]
     algorithm: str
     load_seconds: float
+    canary: Scores = ()
+    canary_before: Scores = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +85,36 @@ def prove(
             verdicts.append(Verdict(holding=holding, level=ProofLevel.CONTENT, proved=frozenset(holding.tensors)))
         else:
             verdicts.append(_judge(holding, coverages[holding.checksum], reproducible, snapshot, store))
+    agree({holding.engine.name: holding.canary for holding in holdings}, snapshot.version.token)
+    for verdict in verdicts:
+        _listen(verdict, snapshot)
     return verdicts
+
+
+def same_weights(holding: Holding, snapshot: SnapshotRef) -> bool:
+    """Whether the engine served this very snapshot before; not known of one that had no version of ours."""
+    return holding.before.rpartition("/")[2] == snapshot.version.token.rpartition("/")[2]
+
+
+def canary_moved(holding: Holding, snapshot: SnapshotRef) -> bool | None:
+    """Whether the canary differs from that of another snapshot before; None if there was none, or it is not known."""
+    other = "/" in holding.before and not same_weights(holding, snapshot)
+    return moved(holding.canary_before, holding.canary) if other else None
+
+
+def _listen(verdict: Verdict, snapshot: SnapshotRef) -> None:
+    """An engine that answers as before has not moved, unless its content says that it has: the canary is one text only."""
+    if canary_moved(verdict.holding, snapshot) is not False:
+        return
+    name, before = verdict.holding.engine.name, verdict.holding.before
+    if verdict.level is ProofLevel.CONTENT:
+        logger.warning("engine %s holds %s, and finds the canary as likely as %s", name, verdict.holding.version, before)
+        return
+    raise PinViolation(
+        f"engine {name} answers with {verdict.holding.version} to the last bit as it did with {before}: it has not moved",
+        expected=verdict.holding.version,
+        reported={name: before},
+    )
 
 
 def remember(verdicts: Sequence[Verdict], snapshot: SnapshotRef, store: Store) -> None:

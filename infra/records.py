@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from datetime import UTC, datetime
+from io import BytesIO
 
 from pydantic import TypeAdapter
 
@@ -22,6 +23,7 @@ from infra.store import Store
 
 logger = logging.getLogger(__name__)
 _RECORD: TypeAdapter[EvalReport | SkippedPoint] = TypeAdapter(PointRecord)
+_SAMPLE = TypeAdapter(Sample)
 
 
 def point_prefix(point: EvalPoint, suite: str) -> str:
@@ -80,6 +82,12 @@ def write_samples(store: Store, point: EvalPoint, suite: str, dataset: str, samp
     key = f"{point_prefix(point, suite)}/samples/{dataset}.jsonl"
     store.write(key, "".join(json.dumps(asdict(sample)) + "\n" for sample in samples).encode())
     return store.url_of(key)
+
+
+def read_samples(store: Store, point: EvalPoint, suite: str, dataset: str) -> Iterator[Sample]:
+    """The samples that `write_samples` wrote. Raises FileNotFoundError without any, ValueError for a line that is none."""
+    for line in BytesIO(store.read(f"{point_prefix(point, suite)}/samples/{dataset}.jsonl")):
+        yield _SAMPLE.validate_json(line)
 
 
 def write_progress(store: Store, run: str, attempt: int, step: int) -> None:

@@ -85,19 +85,3 @@ def read_manifest(store: Store, prefix: str) -> Manifest:
     except ValueError as error:
         raise SnapshotInvalid(f"{store.url_of(prefix)}/{MANIFEST} can't be read: {error}", subject=MANIFEST) from None
 
-
-def fetch(store: Store, prefix: str, manifest: Manifest, folder: Path) -> None:
-    """Brings a snapshot to a local folder and verifies every file by digest.
-
-    Raises SnapshotInvalid naming a file whose bytes are not the manifest's, SnapshotMissing if one is gone.
-    """
-    for name, entry in manifest.files.items():
-        if Path(name).name != name:
-            raise SnapshotInvalid(f"{MANIFEST} names {name!r}, which is outside of the snapshot", subject=name)
-        try:
-            store.download(f"{prefix}/{name}", folder / name)
-        except FileNotFoundError:
-            raise SnapshotMissing(f"{store.url_of(prefix)}/{name} is gone") from None
-        got = digest_file(folder / name).entry
-        if got != entry:
-            raise SnapshotInvalid(f"{name} has digest {got.digest}, the manifest says {entry.digest}", subject=name)

@@ -208,7 +208,8 @@ class Store:
         with self._translated(key):
             if self.is_local:
                 local_files.copy(source, Path(self._path(key)), transfer or Transfer())
-            else:
+                return
+            with local_files.opened(source):  # as long as it is sent, so that nobody fills its memory again
                 self._s3.upload(source, self._path(key), transfer or Transfer())
 
     def download(self, key: str, target: Path) -> None:

@@ -44,7 +44,8 @@ _MANIFEST = TypeAdapter(Manifest)
 @task(name="black_box", task_run_name="evaluate step {request.point.step}", timeout_seconds=TIMEOUT_S, **UNCACHED)
 async def evaluate_checkpoint(request: EvalRequest, spec: BlackBoxSpec, snapshot: SnapshotRef) -> dict[str, float]:
     """Raises EvalSkip as the evaluation does; BlackBoxFailed for its exceptions, whose traceback is logged."""
-    cache = NodeCache(load_settings().staging_dir / "fetched" / f"black-box-{uuid.uuid4().hex}")
+    settings = load_settings()
+    cache = NodeCache(settings.staging_dir / "fetched" / f"black-box-{uuid.uuid4().hex}", settings.fetched_bytes)
     try:
         folder, merged = await in_thread(partial(cache.loadable, snapshot), threading.Event())
         answer = await _ask(spec, folder, _input(request, snapshot, merged or snapshot.manifest))

@@ -8,6 +8,7 @@ import logging
 from prefect import task
 from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
 
+from infra.comparing import with_comparisons, without_comparisons
 from infra.datasets import suite_digest
 from infra.model import DatasetResult, Delivered, EvalReport, LiveFleet, Pinned, PointRequest, SkippedPoint
 from infra.presentation import report_markdown, score_rows
@@ -18,6 +19,7 @@ from tasks.retrying import RETRIED
 
 logger = logging.getLogger(__name__)
 TIMEOUT_S = 300
+COMPARISON_DEADLINE_S = 60.0
 
 
 @task(name="report", task_run_name="report step {request.point.step}", timeout_seconds=TIMEOUT_S, **RETRIED)
@@ -48,10 +50,19 @@ async def report(
         finished_at=now(),
         metrics=metrics or {},
     )
-    record = await asyncio.to_thread(commit, store, made)
+    record = await asyncio.to_thread(commit, store, await _compared(store, made))
     if isinstance(record, EvalReport):
         await acreate_table_artifact(score_rows(record), description=f"Scores of {point.name}")
         markdown = report_markdown(record, manifest)
         await acreate_markdown_artifact(markdown, description=f"Report of {point.name}")
     await show_history(store, point.run)
     return record
+
+
+async def _compared(store: Store, made: EvalReport) -> EvalReport:
+    """A store that is slow to give the samples of earlier points costs the comparison, not the report."""
+    try:
+        async with asyncio.timeout(COMPARISON_DEADLINE_S):
+            return await asyncio.to_thread(with_comparisons, store, made)
+    except TimeoutError:
+        return without_comparisons(made, f"the samples of earlier points were not read within {COMPARISON_DEADLINE_S:g} s")

@@ -1,24 +1,23 @@
 """What one rank decides for all: whether a due step is admitted, which attempt it is, and what is asked of Prefect.
 
 A step that is not admitted is recorded as skipped at its step, before anything is exported for it. From the moment it is due
-until its delivery is on disk, an intent says what is to be recorded if the trainer dies.
+until its delivery has its file, an intent says what is to be recorded if the trainer dies.
 """
 
 from __future__ import annotations
 
 import logging
 import socket
-import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from infra.config import Settings
-from infra.errors import PinpointError
 from infra.model import EvalPoint, EvalRequest, FleetSpec, SkippedPoint, SkipReason, SnapshotSource, StagedPart
 from infra.records import next_attempt, now
 from infra.staging import free_staged, new_staged
 from infra.store import Store
+from trainer_integration.attempts import another_attempt
 from trainer_integration.intents import Intent
 from trainer_integration.options import DispatchSettings
 from trainer_integration.outbox import Delivery, Outbox
@@ -27,8 +26,6 @@ from trainer_integration.submit import InFlight, Submitter, last_resort_s
 
 logger = logging.getLogger(__name__)
 DIED = "the trainer ended before it had dispatched the point: while it waited for room, or exported the model"
-ATTEMPT_WAIT_S = 0.25  # a store that takes longer to count an attempt is not waited for
-UNCOUNTED_ATTEMPTS = 1_000_000  # attempts above are no counts of starts: the clock makes them unique
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,14 +106,14 @@ class Desk:
         """The same until `leave`."""
         if self._point is None:
             if due.step in self._dispatched:  # its record is for good, a skip for one: the next point is another attempt
-                self.attempt = self._another_attempt()
+                self.attempt = another_attempt(self.store, self.dispatch.run, self.attempt)
                 self._dispatched.clear()
                 self.progressed(due.step)
             self._point = EvalPoint(run=self.dispatch.run, step=due.step, attempt=self.attempt, final=final, missed=due.missed)
         return self._point
 
     def submit(self, admission: Admission, parts: tuple[StagedPart, ...], exported_s: float) -> Dispatched:
-        """Raises OSError if it can't be made durable; what was staged is then freed."""
+        """Raises OSError if it can't be written; what was staged is then freed."""
         staged, path = admission.folder is not None, str(admission.folder or admission.saved)
         if staged and not parts:
             parts = (StagedPart(host=socket.gethostname(), path=path),)
@@ -131,7 +128,7 @@ class Desk:
         return self._done(admission, exported_s, None)
 
     def skip(self, admission: Admission, reason: SkipReason, message: str, exported_s: float) -> Dispatched:
-        """Raises OSError if it can't be made durable."""
+        """Raises OSError if it can't be written."""
         self._dispatched.add(admission.point.step)
         self._put(self._skip_of(admission.point, reason, message, exported_s), None)
         return self._done(admission, exported_s, reason.value)
@@ -177,25 +174,6 @@ class Desk:
         outcome = "and got it" if has_room else "in vain"
         logger.info("pinpoint: step %d of %s waited %.1f s for room %s", point.step, point.run, waited, outcome)
         return has_room, waited
-
-    def _another_attempt(self) -> int:
-        """A number that this run has not used; from the clock, and later ones from that, if the store does not count it soon.
-
-        Training waits meanwhile, and a store may take minutes to fail.
-        """
-        if self.attempt >= UNCOUNTED_ATTEMPTS:
-            return self.attempt + 1
-        counted: list[int] = []
-        counting = threading.Thread(target=self._count, args=(counted,), name="pinpoint-attempt", daemon=True)
-        counting.start()
-        counting.join(ATTEMPT_WAIT_S)
-        return next(iter(counted), self.attempt + UNCOUNTED_ATTEMPTS + int(time.time()))
-
-    def _count(self, counted: list[int]) -> None:
-        try:
-            counted.append(next_attempt(self.store, self.dispatch.run))
-        except (PinpointError, OSError) as error:
-            logger.warning("pinpoint: an attempt of %s is not counted: %s", self.dispatch.run, error)
 
     def _request(self, point: EvalPoint, source: SnapshotSource, exported_s: float) -> EvalRequest:
         return EvalRequest(

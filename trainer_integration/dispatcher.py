@@ -226,7 +226,7 @@ class EvalDispatcher:
             return Admission(point=self._desk.point_of(due, final), skipped=SkipReason.CRASHED, message=message)
 
     def _carry_out(self, admission: Admission) -> Dispatched | None:
-        """None on all ranks but the first, and if not even a skip could be made durable."""
+        """None on all ranks but the first, and if not even a skip could be written."""
         reason, message, started = admission.skipped, admission.message, time.monotonic()
         parts: tuple[StagedPart, ...] = ()
         try:

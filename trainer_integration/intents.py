@@ -2,9 +2,9 @@
 
 An intent is the record of that skip, in a file of the outbox, and is locked as long as its process lives: the kernel gives the
 lock back however the process ends. Whoever looks at the folder next makes a delivery of each one that nobody holds. It takes
-the name of the point's delivery, so that there is never one of each: the rename that makes a delivery durable decides.
+the name of the point's delivery, so that there is never one of each: the rename that gives a delivery its name decides.
 
-An intent outlives its process, not its machine: it is written, and not synced.
+An intent outlives its process, not its machine: it is written, and never synced.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from pydantic import ValidationError
 
 from infra.errors import ConfigError
 from infra.staging import free_staged
+from trainer_integration.blank_files import give_name, write_whole
 from trainer_integration.outbox import Delivery, Outbox
 
 logger = logging.getLogger(__name__)
@@ -37,11 +38,11 @@ class Intent:
         self.stem = outbox.new_stem()
         self.file = outbox.folder / f"{self.stem}{SUFFIX}"
         partial = outbox.folder / f"{self.stem}.partial"
-        self._descriptor = os.open(partial, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_APPEND, 0o644)
+        self._descriptor = outbox.files.take(partial)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._write(skip.model_dump_json())
-            partial.rename(self.file)  # it has its name only with its lock
+            give_name(self._descriptor, partial, self.file)  # only with its lock
         except OSError as error:
             os.close(self._descriptor)
             partial.unlink(missing_ok=True)
@@ -70,9 +71,7 @@ class Intent:
             self._descriptor = -1
 
     def _write(self, line: str) -> None:
-        data = f"{line}\n".encode()
-        if os.write(self._descriptor, data) != len(data):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        write_whole(self._descriptor, f"{line}\n".encode())
 
 
 def settle_left(outbox: Outbox) -> list[Delivery]:

@@ -18,11 +18,11 @@ from dataclasses import dataclass, field
 from pydantic import BaseModel, ConfigDict, Field
 
 from infra.config import Settings, parse
-from infra.errors import ConfigError, ServiceUnreachable, StoreError
+from infra.errors import ConfigError, ServiceUnreachable
 from infra.model import EvalPoint, EvalReport, LiveRequest, SkippedPoint, SkipReason, Suite
 from infra.records import next_attempt, now
 from infra.store import Store
-from trainer_integration.desk import UNCOUNTED_ATTEMPTS
+from trainer_integration.attempts import another_attempt
 from trainer_integration.evaluation_path import EvaluationPath, resolve_path
 from trainer_integration.exchange import RECORD_GRACE_S, Exchange, GivenUp, Patience
 from trainer_integration.metrics import metrics_of
@@ -193,7 +193,7 @@ class LiveEvaluator:
     def _skipped(self, point: EvalPoint, reason: SkipReason, message: str) -> SkippedPoint:
         """Recorded in the store by the thread of the outbox, and a Skipped run in the UI unless the point has a run there.
 
-        Raises OSError if it can't be made durable.
+        Raises OSError if it can't be written.
         """
         logger.warning("pinpoint: %s skipped: %s: %s", point.name, reason.value, message)
         skipped = SkippedPoint(
@@ -237,17 +237,9 @@ class LiveEvaluator:
     def _point(self, step: int, final: bool) -> EvalPoint:
         """A step that is asked for again is another attempt: its first record stays."""
         if step in self._asked:
-            self.attempt, self._asked = self._another_attempt(), set()
+            self.attempt, self._asked = another_attempt(self.store, self.live.run, self.attempt), set()
         self._asked.add(step)
         return EvalPoint(run=self.live.run, step=step, attempt=self.attempt, final=final)
-
-    def _another_attempt(self) -> int:
-        """A number that this run has not used; without the store it is no count of starts, but unique all the same."""
-        try:
-            return next_attempt(self.store, self.live.run)
-        except (StoreError, OSError) as error:
-            logger.warning("pinpoint: %s gets an attempt that is not counted: %s", self.live.run, error)
-            return self.attempt + UNCOUNTED_ATTEMPTS + int(time.time())
 
     @property
     def _longest_s(self) -> float:

@@ -1,6 +1,7 @@
-"""A point that was decided on is on disk before the trainer goes on, and leaves it only when Prefect has taken it.
+"""A point that was decided on has its file before the trainer goes on, and loses it only when Prefect has taken the point.
 
-One JSON file a record, complete or absent, in order of creation. Whoever opens the same folder next finds what was left.
+One JSON file a record, complete or absent, in order of creation. Whoever opens the same folder next finds what was left,
+however the trainer ended. What a machine loses with its power is what was written in the moment before: it is synced after.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from infra.errors import ConfigError
 from infra.model import EvalRequest, SkippedPoint
+from trainer_integration.blank_files import BlankFiles, give_name, write_whole
 
 DEPLOYMENT = "evaluate_snapshot/pinpoint"
 
@@ -58,20 +60,26 @@ class Outbox:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
+        self.files = BlankFiles(folder)
 
     def new_stem(self) -> str:
         """The name, without its suffix, of what is dispatched now; sorts by time."""
         return f"{time.time_ns():020d}-{next(self._count):06d}-{uuid.uuid4().hex[:8]}"
 
     def put(self, delivery: Delivery, stem: str | None = None) -> Path:
-        """Returns when the record is durable under its name, which it gives. The file is gone once it was delivered."""
+        """Returns when the record has its name, which it gives; it is synced a moment later. It is gone once delivered."""
         stem = stem or self.new_stem()
-        partial = self.folder / f"{stem}.partial"
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(delivery.model_dump_json())
-            file.flush()
-            os.fsync(file.fileno())
-        return partial.rename(self.folder / f"{stem}.json")
+        partial, file = self.folder / f"{stem}.partial", self.folder / f"{stem}.json"
+        descriptor = self.files.take(partial)
+        try:
+            write_whole(descriptor, delivery.model_dump_json().encode())
+            give_name(descriptor, partial, file)
+        except OSError:
+            os.close(descriptor)
+            partial.unlink(missing_ok=True)
+            raise
+        self.files.sync(descriptor, file)
+        return file
 
     def pending(self) -> Iterator[tuple[Path, Delivery]]:
         """Oldest first. A file that can't be read is set aside under another name, and not lost."""

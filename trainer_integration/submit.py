@@ -82,6 +82,7 @@ class Submitter:
 
     def __init__(self, outbox: Outbox, store: Store, api_url: str) -> None:
         self.outbox, self.store = outbox, store
+        outbox.files.prepare()
         self.api = PrefectApi(api_url)
         self.records: list[EvalReport | SkippedPoint] = []
         self.changed = threading.Condition()
@@ -103,7 +104,7 @@ class Submitter:
         return len(self._in_flight)
 
     def submit(self, delivery: Delivery, watched: InFlight | None, stem: str | None = None) -> None:
-        """Durable when it returns, as `stem`; all else happens later, in the thread. Raises OSError if it can't be made so."""
+        """Outlives this process when it returns, as `stem`; all else happens later. Raises OSError if it can't be written."""
         key = delivery.idempotency_key
         with self.changed:
             self._own.add(key)
@@ -140,6 +141,7 @@ class Submitter:
     def close(self, timeout_s: float = 5.0) -> None:
         self._stopping.set()
         self._thread.join(timeout_s)
+        self.outbox.files.close(timeout_s)
 
     def _run(self) -> None:
         while not self._stopping.is_set():

@@ -7,7 +7,8 @@ Source of the wire format: sglang 0.5.x `entrypoints/http_server.py`. `weight_ve
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from types import TracebackType
@@ -31,6 +32,19 @@ class Generation:
     finish: str
     weight_versions: tuple[str, ...]
     completion_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Logprobs:
+    """How likely an engine finds a text that it is given, token by token; entry i is of the input token `start` + 1 + i.
+
+    `values` are natural logarithms, nan where the engine has no number. `likeliest` are the tokens that greedy decoding
+    would have taken at the same places. `weight_versions` are as in Generation.
+    """
+
+    values: tuple[float, ...]
+    likeliest: tuple[int, ...]
+    weight_versions: tuple[str, ...]
 
 
 class EngineClient:
@@ -57,6 +71,10 @@ class EngineClient:
         info = await self._call("GET", "/model_info", timeout_s=CONTROL_TIMEOUT_S)
         with self._understood("/model_info", info):
             return str(info["weight_version"] or "")
+
+    async def probe(self, timeout_s: float) -> None:
+        """A round trip to the part that generates, paused or not. Raises EngineError if it gives no answer in time."""
+        await self._call("GET", "/server_info", timeout_s=timeout_s)
 
     async def update_weights(self, checkpoint_path: str, version: str, timeout_s: float) -> None:
         """Loads a checkpoint folder that the engine can read, and labels it `version`.
@@ -105,12 +123,41 @@ class EngineClient:
         answer = await self._call("POST", "/generate", body, timeout_s=timeout_s)
         with self._understood("/generate", answer):
             meta = answer["meta_info"]
-            spans = meta.get("weight_versions") or [{"version": meta.get("weight_version", "")}]
             return Generation(
                 text=answer["text"],
                 finish=meta["finish_reason"]["type"],
-                weight_versions=tuple(str(span["version"]) for span in spans),
+                weight_versions=_versions(meta),
                 completion_tokens=int(meta["completion_tokens"]),
+            )
+
+    async def logprobs(
+        self, input_ids: Sequence[int], *, rid: str, timeout_s: float, start: int = 0, cache_key: str = ""
+    ) -> Logprobs:
+        """The log-probability of each input token after `start`, given those before it; nothing is generated.
+
+        An engine may use what it keeps of earlier requests for tokens up to `start`, of the same `cache_key` as in `generate`.
+        Raises EngineRefused as well for an answer that is about other tokens than these, and for a request that was aborted.
+        """
+        body: dict[str, Any] = {
+            "input_ids": list(input_ids),
+            "sampling_params": {"temperature": 0.0, "max_new_tokens": 0},
+            "return_logprob": True,
+            "logprob_start_len": start,
+            "top_logprobs_num": 1,
+            "rid": rid,
+        }
+        body |= {"extra_key": cache_key} if cache_key else {}
+        answer = await self._call("POST", "/generate", body, timeout_s=timeout_s)
+        with self._understood("/generate", answer):
+            meta = answer["meta_info"]
+            _, *scored = meta["input_token_logprobs"]
+            _, *likeliest = meta["input_top_logprobs"]
+            if meta["finish_reason"]["type"] == "abort" or [token for _, token, *_ in scored] != list(input_ids)[start + 1 :]:
+                raise ValueError(f"it ended with {meta['finish_reason']}, with log-probabilities of {len(scored)} tokens")
+            return Logprobs(
+                values=tuple(math.nan if value is None else float(value) for value, *_ in scored),
+                likeliest=tuple(int(best[0][1]) for best in likeliest[: len(scored)]),
+                weight_versions=_versions(meta),
             )
 
     @contextmanager
@@ -150,6 +197,12 @@ class EngineClient:
                 message = inner
             raise EngineRefused(f"{path} answered {status}: {str(message)[:500]}", engine=self.base_url, status=status)
         return answer
+
+
+def _versions(meta: dict[str, Any]) -> tuple[str, ...]:
+    """Those of all spans; a response without a token, or from an engine that knows no spans, has the one at its end."""
+    spans = meta.get("weight_versions") or [{"version": meta.get("weight_version", "")}]
+    return tuple(str(span["version"]) for span in spans)
 
 
 def _place(rank: dict[str, Any], number: int) -> str:

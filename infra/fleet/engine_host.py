@@ -1,4 +1,7 @@
-"""A Ray actor that owns one engine process: whatever ends the actor ends the engine, and its fetched snapshot with it."""
+"""A Ray actor that owns one engine process: whatever ends the actor ends the engine, and its fetched snapshot with it.
+
+Of an engine over several nodes it owns the part on its node; the first part listens, the others follow it.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from infra.engines.launch import ALIVE_PATH, READY_PATH, Launch, Place, launch
 from infra.engines.options import Options
 from infra.errors import FleetUnhealthy
 from infra.fetched import NodeCache
-from infra.model import EngineRef, FleetSpec, Manifest, SnapshotRef
+from infra.model import EngineRef, EngineStatus, FleetSpec, Manifest, Part, SnapshotRef
 from infra.processes import fated, stop
 from infra.reproduction import Coverage, reproduce
 
@@ -27,33 +30,46 @@ logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 POLL_S = 0.1
 PROBE_TIMEOUT_S = 5.0
+STATUS_TIMEOUT_S = 2.0
+INFO_PATH = "/model_info"
 
 
 class EngineHost:
     """Runs on the node that Ray chose; all methods block, and Ray calls them one at a time."""
 
-    def __init__(self, *, name: str, spec: FleetSpec, api_key: str, options: Options | None = None) -> None:
-        """`options` are those of the engine's own parser, where it could be asked."""
+    def __init__(
+        self, *, name: str, spec: FleetSpec, api_key: str, options: Options | None = None, part: Part | None = None
+    ) -> None:
+        """`options` are those of the engine's own parser, where it could be asked; `part` is by default all of the engine."""
         self.name, self.spec, self.api_key, self.options = name, spec, api_key, options
+        self.part = part or Part()
         self.address = "127.0.0.1" if spec.bind == "loopback" else _node_address()
         settings = load_settings()
         settings.export_s3()
-        self.cache = NodeCache(settings.staging_dir / "fetched" / spec.name)
+        self.cache = NodeCache(settings.staging_dir / "fetched" / spec.name, settings.fetched_bytes)
         self.process: subprocess.Popen[bytes] | None = None
         self.base_url = ""
         self.architecture = ""
         self.configuration = ""
 
-    def ensure(self, snapshot: SnapshotRef, boot_timeout_s: float) -> EngineRef:
+    def usable(self, snapshot: SnapshotRef) -> bool:
+        """Whether the engine is there, answers, and is of the snapshot's architecture; fetches the snapshot to this node."""
+        return self._serves(self._loadable(snapshot)[2])
+
+    def rendezvous(self) -> str:
+        """Where the parts of an engine over several nodes meet, on this node: its address and a free port."""
+        address = _node_address()
+        return f"{address}:{_free_port(address)}"
+
+    def ensure(self, snapshot: SnapshotRef, boot_timeout_s: float, rendezvous: str = "") -> EngineRef:
         """Makes the snapshot readable on this node and an engine of its architecture ready; gives the way to it.
 
         Raises FleetUnhealthy with the engine's last words if it does not come up in time.
         """
-        folder, merged = self.cache.loadable(snapshot)
-        architecture = (merged or snapshot.manifest).files["config.json"].digest
-        if self.architecture != architecture or not self._answers(ALIVE_PATH, PROBE_TIMEOUT_S):
+        folder, merged, architecture = self._loadable(snapshot)
+        if not self._serves(architecture):
             self.stop()
-            started = self._start(folder, boot_timeout_s)
+            started = self._start(folder, boot_timeout_s, rendezvous)
             self.architecture = architecture
             self.configuration = started.configuration(self._engine_version(), architecture, _hardware())
         if self.process is None:
@@ -65,6 +81,20 @@ class EngineHost:
             checkpoint_path=str(folder),
             configuration=self.configuration,
             merged=merged,
+        )
+
+    def status(self) -> EngineStatus:
+        """What the engine is and serves now, asked with short deadlines."""
+        gone = self.process is None or self.process.poll() is not None
+        try:
+            version = "" if gone else str(self._get(INFO_PATH, STATUS_TIMEOUT_S).json()["weight_version"])
+            state = "not running" if gone else "ready" if self._answers(READY_PATH, STATUS_TIMEOUT_S) else "paused or busy"
+        except (httpx.HTTPError, ValueError, KeyError):
+            version, state = "", "gives no answer"
+        pid = self.process.pid if self.process and not gone else 0
+        url = "" if gone else self.base_url
+        return EngineStatus(
+            name=self.name, state=state, node=socket.gethostname(), base_url=url, pid=pid, weight_version=version
         )
 
     def reproduce(self, checkpoint_path: str, held: Mapping[str, str], manifest: Manifest) -> Coverage:
@@ -82,10 +112,26 @@ class EngineHost:
         stop(self.process, STOP_TIMEOUT_S)
         self.process = None
 
-    def _start(self, folder: Path, timeout_s: float) -> Launch:
+    def _serves(self, architecture: str) -> bool:
+        return self.architecture == architecture and self._answers(ALIVE_PATH, PROBE_TIMEOUT_S)
+
+    def _loadable(self, snapshot: SnapshotRef) -> tuple[Path, Manifest | None, str]:
+        """The folder to load, what is in it if that is a merge, and a digest of the architecture that it is of."""
+        folder, merged = self.cache.loadable(snapshot)
+        return folder, merged, (merged or snapshot.manifest).files["config.json"].digest
+
+    def _start(self, folder: Path, timeout_s: float, rendezvous: str) -> Launch:
         port, threads = _free_port(self.address), whole_threads(self.spec.cpus_per_engine)
         self.base_url = f"http://{self.address}:{port}"
-        place = Place(folder=folder, address=self.address, port=port, api_key=self.api_key, threads=threads)
+        place = Place(
+            folder=folder,
+            address=self.address,
+            port=port,
+            api_key=self.api_key,
+            threads=threads,
+            part=self.part,
+            rendezvous=rendezvous,
+        )
         starting = launch(self.spec, place, self.options)
         words = Path(os.environ.get("TMPDIR", "/tmp")) / f"pinpoint-engine-{os.getpid()}.log"
         with words.open("w+b") as log:
@@ -104,7 +150,7 @@ class EngineHost:
     def _wait_until_ready(self, process: subprocess.Popen[bytes], log: IO[bytes], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while time.monotonic() < deadline and process.poll() is None:
-            if self._answers(READY_PATH, 2.0):
+            if self._answers(READY_PATH, STATUS_TIMEOUT_S):
                 return
             time.sleep(POLL_S)
         ended = process.poll()
@@ -115,9 +161,12 @@ class EngineHost:
         raise FleetUnhealthy(f"engine {self.name} {how}: {last}")
 
     def _answers(self, path: str, timeout_s: float) -> bool:
-        """Whether the engine is there and says yes. A hung one gives no answer in time."""
+        """Whether the engine is there and says yes. A hung one gives no answer in time; of a part that follows it is enough
+        that it runs, since the first one does not answer without it."""
         if self.process is None or self.process.poll() is not None:
             return False
+        if self.part.rank:
+            return True
         try:
             return self._get(path, timeout_s).status_code == 200
         except httpx.HTTPError:
@@ -125,6 +174,8 @@ class EngineHost:
 
     def _engine_version(self) -> str:
         """What the engine calls its own release; empty if it does not say."""
+        if self.part.rank:
+            return ""
         try:
             return str(self._get(ALIVE_PATH, PROBE_TIMEOUT_S).json().get("version", ""))
         except (httpx.HTTPError, ValueError):

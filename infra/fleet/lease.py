@@ -26,6 +26,8 @@ CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 30.0
 TURN_POLL_S = 0.5
 READ_BYTES_PER_S = 50e6
+REVIVE_TIMEOUT_S = 3600.0  # the warden has deadlines of its own
+FORM_BOOTS = 7  # one more than the warden gives itself
 
 
 def connect(address: str | None = None) -> None:
@@ -70,7 +72,7 @@ async def acquire(spec: FleetSpec, snapshot: SnapshotRef, holder: str) -> FleetL
     await asyncio.to_thread(connect)
     deadline = time.monotonic() + spec.lease_timeout_s
     while True:
-        answer = await _call(_warden(spec.name).lease.remote(spec, snapshot, holder), 2 * spec.boot_timeout_s)
+        answer = await call(warden(spec.name).lease.remote(spec, snapshot, holder), FORM_BOOTS * spec.boot_timeout_s)
         if isinstance(answer, FleetLease):
             logger.info("fleet %s leased to %s, epoch %d", spec.name, holder, answer.epoch)
             return answer
@@ -98,21 +100,32 @@ async def give_back(lease: FleetLease) -> None:
     import ray
 
     try:
-        await _call(_warden(lease.fleet).give_back.remote(lease.epoch), CALL_TIMEOUT_S)
+        await call(warden(lease.fleet).give_back.remote(lease.epoch), CALL_TIMEOUT_S)
     except (ray.exceptions.RayError, TimeoutError) as error:
         logger.warning("fleet %s: lease %d not given back, it will expire: %s", lease.fleet, lease.epoch, error)
 
 
 async def confirm(lease: FleetLease) -> None:
     """Raises LeaseLost if the lease is no longer the one that holds the fleet: what was measured since may be mixed."""
-    await _call(_warden(lease.fleet).renew.remote(lease.epoch), CALL_TIMEOUT_S)
+    await call(warden(lease.fleet).renew.remote(lease.epoch), CALL_TIMEOUT_S)
+
+
+async def revive(lease: FleetLease, engine: EngineRef, snapshot: SnapshotRef) -> EngineRef:
+    """Another process in the place of an engine that is lost; it has to be pinned before it is asked anything.
+
+    Raises LeaseLost, or FleetUnhealthy or NoCapacity if none comes up.
+    """
+    await asyncio.to_thread(connect)
+    reference = warden(lease.fleet).revive.remote(lease.epoch, engine, snapshot)
+    revived: EngineRef = await call(reference, REVIVE_TIMEOUT_S)
+    return revived
 
 
 async def reproduce_on_node(lease: FleetLease, engine: EngineRef, held: Mapping[str, str], manifest: Manifest) -> Coverage:
     """`infra.reproduction.reproduce`, where the engine's copy of the snapshot is. Raises LeaseLost."""
     await asyncio.to_thread(connect)
     timeout_s = CALL_TIMEOUT_S + manifest.n_bytes / READ_BYTES_PER_S
-    coverage: Coverage = await _call(_warden(lease.fleet).reproduce.remote(lease.epoch, engine, held, manifest), timeout_s)
+    coverage: Coverage = await call(warden(lease.fleet).reproduce.remote(lease.epoch, engine, held, manifest), timeout_s)
     return coverage
 
 
@@ -122,7 +135,8 @@ async def _keep(lease: FleetLease, every_s: float) -> None:
         await confirm(lease)
 
 
-def _warden(fleet: str) -> Any:
+def warden(fleet: str) -> Any:
+    """The handle of the fleet's warden, which is started if it is not there."""
     import ray
 
     from infra.fleet.warden import FleetWarden
@@ -131,7 +145,7 @@ def _warden(fleet: str) -> Any:
     return ray.remote(FleetWarden).options(num_cpus=0, **options).remote(fleet)
 
 
-async def _call(ref: Any, timeout_s: float) -> Any:
+async def call(ref: Any, timeout_s: float) -> Any:
     """The answer of an actor; its exception as it was raised there."""
     import ray
 

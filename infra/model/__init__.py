@@ -4,7 +4,9 @@ Data runs one way: `EvalPoint -> Snapshot -> FleetLease -> PinnedFleet -> Datase
 imports nothing of Pinpoint but its errors, so that everything else may import it.
 """
 
-from infra.model.fleets import EngineProof, EngineRef, FleetLease, FleetSpec, PinnedFleet, ProofLevel
+from infra.model.comparisons import Comparison, PairedDifference
+from infra.model.fleet_status import EngineStatus, FleetStatus
+from infra.model.fleets import EngineProof, EngineRef, FleetLease, FleetSpec, Part, PinnedFleet, ProofLevel
 from infra.model.live import LiveEngine, LiveFleet, LiveRequest
 from infra.model.points import RUN_NAME, EvalPoint, SkipReason, WeightVersion
 from infra.model.results import (
@@ -14,6 +16,7 @@ from infra.model.results import (
     Estimate,
     EvalReport,
     EvalRequest,
+    Lengths,
     PointRecord,
     Sample,
     SampleOutcome,
@@ -29,11 +32,13 @@ __all__ = [
     "RUN_NAME",
     "BaseModelRef",
     "BlackBoxSpec",
+    "Comparison",
     "DatasetResult",
     "DatasetSpec",
     "Delivered",
     "EngineProof",
     "EngineRef",
+    "EngineStatus",
     "Estimate",
     "EvalPoint",
     "EvalReport",
@@ -41,10 +46,14 @@ __all__ = [
     "FileEntry",
     "FleetLease",
     "FleetSpec",
+    "FleetStatus",
+    "Lengths",
     "LiveEngine",
     "LiveFleet",
     "LiveRequest",
     "Manifest",
+    "PairedDifference",
+    "Part",
     "Pinned",
     "PinnedFleet",
     "PointRecord",

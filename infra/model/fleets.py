@@ -43,6 +43,9 @@ class FleetSpec(BaseModel):
     boot_timeout_s: float = Field(default=180.0, gt=0, description="seconds for engines to be placed and to come up")
     lease_timeout_s: float = Field(default=1800.0, gt=0, description="seconds to wait while another point has the fleet")
     lease_ttl_s: float = Field(default=60.0, gt=0, description="seconds after which a holder that died has lost the fleet")
+    hang_timeout_s: float = Field(
+        default=60.0, gt=0, description="seconds without an answer to any probe after which an engine counts as dead"
+    )
     idle_timeout_s: float = Field(default=600.0, gt=0, description="seconds without a lease until the engines end")
 
     @field_validator("rollout_engine_args")
@@ -69,6 +72,14 @@ class FleetSpec(BaseModel):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """The share of an engine on one node: the `rank`-th `of` so many."""
+
+    rank: int = 0
+    of: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineRef:
     """One engine of a leased fleet, and the local folder from which it must load the snapshot.
 
@@ -87,7 +98,10 @@ class EngineRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FleetLease:
-    """The right of one flow to use a fleet until it expires; `epoch` grows with every lease and fences older holders."""
+    """The right of one flow to use a fleet until it expires; `epoch` grows with every lease and fences older holders.
+
+    `hang_timeout_s` is its fleet's.
+    """
 
     fleet: str
     epoch: int
@@ -95,6 +109,7 @@ class FleetLease:
     ttl_s: float
     engines: tuple[EngineRef, ...]
     api_key: str = field(repr=False)
+    hang_timeout_s: float = 60.0
 
 
 class ProofLevel(StrEnum):
@@ -115,6 +130,8 @@ class EngineProof:
     snapshot by engines of this configuration. `agreement`: there was no such load; all checksums equal the other engines'.
     `live`: no content was looked at; the engine reported this label before and after, and with every response.
     `tensors` is how many the engine holds, `tensors_proved` of how many the content was proved.
+    `canary` are log-probabilities of a fixed text's tokens, `canary_moved` says whether they differ from those under the
+    snapshot that the engine served before; None if that is not known.
     """
 
     engine: str
@@ -124,6 +141,8 @@ class EngineProof:
     load_seconds: float
     tensors: int = 0
     tensors_proved: int = 0
+    canary: tuple[float, ...] = ()
+    canary_moved: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from infra.errors import ConfigError
+from infra.model.comparisons import Comparison
 from infra.model.fleets import EngineProof, FleetSpec
 from infra.model.points import EvalPoint
 from infra.model.snapshots import SnapshotRef, SnapshotSource
@@ -49,12 +50,29 @@ class Sample:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """A mean with its standard error (clustered by prompt) and 95% interval [low, high], from `n` prompts."""
+    """A mean with its standard error (clustered by prompt) and 95% interval [low, high], from `n` prompts.
+
+    `method` says whose interval it is; it is empty in records that were written before it was noted.
+    """
 
     mean: float
     stderr: float
     low: float
     high: float
+    n: int
+    method: Literal["wilson", "t", ""] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Completion tokens of the `n` responses that came, truncated ones included: quantiles, and the longest."""
+
+    mean: float
+    p10: float
+    p50: float
+    p90: float
+    p99: float
+    longest: int
     n: int
 
 
@@ -62,9 +80,15 @@ class Estimate:
 class DatasetResult:
     """A dataset's score at one point.
 
-    `score` is None when nothing could be graded. `coverage` is the graded share of all samples, and [`worst`, `best`]
-    what the mean would be if all ungraded ones were wrong, or right. `weight_version_mean` is the mean step that the
-    engines reported, `mixed_version_ratio` the share of samples whose response spans more than one version.
+    `score` is None when nothing could be graded, or too little: `no_score` then says how much. `coverage` is the graded share
+    of all samples, and [`worst`, `best`] what the mean would be if all ungraded ones were wrong, or right.
+    `weight_version_mean` is the mean step that the engines reported, `mixed_version_ratio` the share of samples whose response
+    spans more than one version.
+
+    `pass_at_k` is the chance that one of k responses is right (reward 1), `best_at_k` the expected best reward of k, noted
+    where rewards are not just 0 and 1; each has k up to the dataset's own `samples_per_prompt`. `score_completed` leaves out
+    truncated responses, `repetition_ratio` is the share of responses that end in a loop. Records written before these were
+    noted have their defaults: `samples_per_prompt` is 0 there.
     """
 
     dataset: str
@@ -81,6 +105,13 @@ class DatasetResult:
     completion_tokens: int
     duration_seconds: float
     samples_location: str
+    samples_per_prompt: int = 0
+    score_completed: Estimate | None = None
+    pass_at_k: dict[int, Estimate] = field(default_factory=dict)
+    best_at_k: dict[int, Estimate] = field(default_factory=dict)
+    lengths: Lengths | None = None
+    repetition_ratio: float | None = None
+    no_score: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +119,8 @@ class EvalReport:
     """The record of a measured point; `duration_seconds` counts from the flow's own start, not from the queue.
 
     `snapshot_digest` is None for a point that was measured on the trainer's own engines, whose content nobody looked at.
-    `metrics` are a black box's, which has no `results` and no `proofs`.
+    `metrics` are a black box's, which has no `results` and no `proofs`. `comparisons` are with the points that had been
+    measured by then, of which, this one included, there were `points_so_far` with the same suite digest.
     """
 
     point: EvalPoint
@@ -104,6 +136,8 @@ class EvalReport:
     phases: dict[str, float]
     finished_at: str
     metrics: dict[str, float] = field(default_factory=dict)
+    comparisons: tuple[Comparison, ...] = ()
+    points_so_far: int = 0
     kind: Literal["report"] = "report"
 
 

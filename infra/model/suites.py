@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from infra.model.graders import ExactGrader, GraderSettings, named
 
 
 class Sampling(BaseModel):
@@ -45,10 +47,28 @@ class DatasetSpec(BaseModel):
     prompt_template: str | None = Field(default=None, description="Python format string over the row's fields")
     apply_chat_template: bool = Field(default=False, description="render the prompt with the snapshot's chat template")
     answer_pattern: str | None = Field(default=None, description="regex; group 1, or the match, is the answer to grade")
-    grader: Literal["exact", "numeric", "contains", "reasoning_gym"] = "exact"
+    think_markers: tuple[str, str] | None = Field(
+        default=("<think>", "</think>"), description="what opens and closes reasoning, in which no answer is looked for"
+    )
+    grader: GraderSettings = Field(default=ExactGrader(), description="a grader's name, or a mapping of name and settings")
+    max_failed_share: float = Field(
+        default=0.05, ge=0, le=1, description="the dataset has no score if more of its samples got no answer or no grade"
+    )
     samples_per_prompt: int = Field(default=1, ge=1)
     limit: int | None = Field(default=None, ge=1, description="use only the first so many rows")
     sampling: Sampling = Sampling()
+
+    @field_validator("grader", mode="before")
+    @classmethod
+    def _name_alone_is_a_grader(cls, grader: Any) -> Any:
+        return named(grader)
+
+    @field_validator("think_markers")
+    @classmethod
+    def _markers_can_be_found(cls, markers: tuple[str, str] | None) -> tuple[str, str] | None:
+        if markers is not None and (not all(markers) or markers[0] == markers[1]):
+            raise ValueError("must be two different texts, or null")
+        return markers
 
     @field_validator("answer_pattern", "prompt_pattern")
     @classmethod
@@ -62,7 +82,7 @@ class DatasetSpec(BaseModel):
 
     @model_validator(mode="after")
     def _fields_fit_together(self) -> Self:
-        if self.grader == "reasoning_gym" and isinstance(self.source, str):
+        if self.grader.name == "reasoning_gym" and isinstance(self.source, str):
             raise ValueError("grader 'reasoning_gym' needs a reasoning_gym source")
         if self.prompt_pattern is not None and self.prompt_template is None:
             raise ValueError("prompt_pattern needs a prompt_template that uses its named groups")

@@ -1,4 +1,4 @@
-"""A fleet and a black box give the same samples of one snapshot under greedy decoding."""
+"""A fleet and the black boxes give the same samples of one snapshot under greedy decoding."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import json
 import os
 import subprocess
 from pathlib import Path
+from typing import Any
 
-from infra.model import BlackBoxSpec, EvalReport, FleetSpec
+from infra.model import BlackBoxSpec, EvalReport, FleetSpec, SkippedPoint, Suite
 from infra.records import history
 from infra.store import Store
 from tests.end_to_end.command import PINPOINT
 from tests.end_to_end.points import Points, wait_until
+from tests.infra.harness_tasks import logged, write_generating
 from tests.services.stack import RunningStack
 
 ROOT = Path(__file__).parents[2]
 FUNCTION = "infra.black_boxes.external_sglang.ExternalSGLang"
+HARNESS = "infra.black_boxes.lm_eval_harness.LmEvalHarness"
 
 
 def graded(path: Path) -> list[tuple[str, int, str, float]]:
@@ -36,6 +39,47 @@ def test_the_same_snapshot_gives_the_same_samples_either_way(services: RunningSt
     assert fleet.results[0].score is not None
     assert own.metrics["rows"] == fleet.results[0].score.mean
     wait_until(points.nothing_left)
+
+
+def test_lm_eval_gives_the_verdicts_of_a_fleet_and_of_a_server_of_ones_own(
+    services: RunningStack, points: Points, tmp_path: Path
+) -> None:
+    """Half of the answers are what the model says, so that right and wrong both occur."""
+    points.submit(points.request(1))
+    said = [sample["response"] for sample in kept(points.record(1))]
+    rows = [{"prompt": f"{n:02d}+01=", "answer": text if n % 2 else "0"} for n, text in enumerate(said)]
+    write_generating(tmp_path / "tasks", "rows", rows, max_tokens=8)
+    own_rows = points.dataset.model_copy(update={"source": str(tmp_path / "tasks" / "rows.jsonl")})
+    points.submit(points.request(2, dataset=own_rows))
+    fleet = [(sample["response"], sample["reward"]) for sample in kept(points.record(2))]
+
+    server = BlackBoxSpec(function=FUNCTION, settings={"engine": "embedded", "samples_dir": str(tmp_path / "server")})
+    (tmp_path / "server").mkdir()
+    points.submit(points.request(3, dataset=own_rows).model_copy(update={"black_box": server, "fleet": FleetSpec()}))
+    assert isinstance(points.record(3), EvalReport), points.record(3)
+    samples = in_order(tmp_path / "server" / "rows.jsonl")
+    assert [(sample["response"], sample["reward"]) for sample in samples] == fleet
+
+    settings = {"engine": "embedded", "tasks": ["rows"], "include_path": str(tmp_path / "tasks")}
+    harness = BlackBoxSpec(function=HARNESS, settings={**settings, "samples_dir": str(tmp_path / "harness")})
+    without_datasets = {"suite": Suite(name="suite"), "black_box": harness, "fleet": FleetSpec()}
+    points.submit(points.request(4).model_copy(update=without_datasets))
+    by_lm_eval = points.record(4)
+    assert isinstance(by_lm_eval, EvalReport), by_lm_eval
+    verdicts = [(sample["resps"][0][0], sample["exact_match"]) for sample in logged(tmp_path / "harness", "rows")]
+    assert verdicts == fleet
+    assert by_lm_eval.metrics["rows/exact_match"] == 0.5
+    wait_until(points.nothing_left)
+
+
+def kept(record: EvalReport | SkippedPoint) -> list[dict[str, Any]]:
+    """The samples that a fleet's report has, in the order of the rows."""
+    assert isinstance(record, EvalReport), record
+    return in_order(Path(record.results[0].samples_location.removeprefix("file://")))
+
+
+def in_order(path: Path) -> list[dict[str, Any]]:
+    return sorted(map(json.loads, path.read_text().splitlines()), key=lambda sample: str(sample["prompt"]))
 
 
 def test_a_checkpoint_is_given_to_a_function_from_the_command_line(services: RunningStack, model: Path, tmp_path: Path) -> None:

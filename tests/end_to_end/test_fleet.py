@@ -49,7 +49,7 @@ def alive(lease: FleetLease) -> list[bool]:
 
 
 async def disband(fleet: FleetSpec) -> None:
-    await leasing._call(leasing._warden(fleet.name).disband.remote(), 60)
+    await leasing.call(leasing.warden(fleet.name).disband.remote(), 60)
 
 
 async def test_a_leased_fleet_can_be_pinned_and_stays_warm_for_the_next_point(tmp_path: Path) -> None:

@@ -84,4 +84,4 @@ async def test_engines_that_hold_the_base_are_not_pinned_as_the_adapter(cluster:
         shutil.copyfile(model / "model.safetensors", Path(lease.engines[0].checkpoint_path) / "model.safetensors")
         with pytest.raises(PinViolation, match="holds other weights than snapshot"):
             await pin(lease, snapshot)
-    await leasing._call(leasing._warden("lora").disband.remote(), 60)
+    await leasing.call(leasing.warden("lora").disband.remote(), 60)

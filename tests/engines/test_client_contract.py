@@ -63,6 +63,14 @@ async def test_a_response_says_its_version_its_end_and_its_tokens(client: Engine
     assert 1 <= answer.completion_tokens <= 8
 
 
+@pytest.mark.parametrize("start", [0, 2])
+async def test_a_given_text_gets_a_number_for_each_token_after_the_start(client: EngineClient, start: int) -> None:
+    scores = await client.logprobs([5, 6, 7, 8], rid="mine", timeout_s=60, start=start)
+    assert len(scores.values) == len(scores.likeliest) == 3 - start
+    assert all(value < 0 for value in scores.values)
+    assert scores.weight_versions == ("first",)
+
+
 async def test_a_stranger_is_refused_with_401_where_there_is_a_key(client: EngineClient, started_engine: RunningEngine) -> None:
     if started_engine.api_key is None:
         assert await client.weight_version() == "first"

@@ -320,6 +320,35 @@ def test_sampled_tokens_follow_the_distribution_asked_for(engine: RunningEngine)
         assert share == pytest.approx(math.exp(logprob) / total, abs=0.06)
 
 
+@pytest.mark.parametrize("start", [0, 1])
+def test_texts_of_different_lengths_scored_together_get_what_transformers_gives_each_alone(
+    engine: RunningEngine, start: int
+) -> None:
+    texts = ["1+1=", "22+22=44", "7*(3-12)=-63", "1"]
+    body = {"sampling_params": {"max_new_tokens": 0}, "return_logprob": True, "logprob_start_len": start}
+    answers = engine.post("/generate", {"text": texts, "top_logprobs_num": 3, **body}).json()
+    for text, answer in zip(texts, answers, strict=True):
+        ids = build_tokenizer().encode(text)
+        with torch.no_grad():
+            own = torch.log_softmax(reference_model(1)(torch.tensor([ids])).logits[0].float(), dim=-1)[start : -1]
+        scored, meta = ids[start + 1 :], answer["meta_info"]
+        expected = [float(row[token]) for row, token in zip(own, scored, strict=True)]
+        assert [token for _, token, _ in meta["input_token_logprobs"][1:]] == scored
+        assert [value for value, _, _ in meta["input_token_logprobs"][1:]] == pytest.approx(expected, abs=1e-5)
+        likeliest = [[token for _, token, _ in top] for top in meta["input_top_logprobs"][1:]]
+        assert likeliest == [row.topk(3).indices.tolist() for row in own]
+        assert (answer["output_ids"], meta["completion_tokens"], meta["output_top_logprobs"]) == ([], 0, [])
+
+
+def test_the_likeliest_tokens_come_with_each_that_is_generated(engine: RunningEngine) -> None:
+    answer = engine.generate("1+1=", tokens=5, return_logprob=True, top_logprobs_num=2)
+    for chosen, (first_choice, second_choice) in zip(
+        answer["meta_info"]["output_token_logprobs"], answer["meta_info"]["output_top_logprobs"], strict=True
+    ):
+        assert first_choice == chosen
+        assert second_choice[0] < first_choice[0]
+
+
 @pytest.mark.parametrize(
     ("body", "named"),
     [
@@ -332,6 +361,7 @@ def test_sampled_tokens_follow_the_distribution_asked_for(engine: RunningEngine)
         ({"input_ids": [5] * CONTEXT_LENGTH}, "context length"),
         ({"input_ids": [5] * 100, "sampling_params": {"max_new_tokens": CONTEXT_LENGTH}}, "context length"),
         ({"text": "1", "return_logprob": True, "logprob_start_len": 9}, "logprob_start_len"),
+        ({"text": "1", "return_logprob": True, "top_logprobs_num": -1}, "top_logprobs_num"),
     ],
 )
 def test_a_request_that_cannot_be_meant_is_refused_by_name(engine: RunningEngine, body: dict[str, Any], named: str) -> None:

@@ -29,6 +29,7 @@ class FakeEngine(WireServer):
         self.api_key = api_key
         self.answers: Callable[[str], str] = lambda prompt: "7"
         self.finish = "stop"
+        self.logprob: Callable[[int], float | None] = self._likely  # of an input token
         self.latency_s = 0.0
         self.model_path, self.version = "/start", "default"
         self.tensors: dict[str, str] = {}
@@ -44,6 +45,8 @@ class FakeEngine(WireServer):
         self.foreign_at: int | None = None  # the n-th response is of another version
         self.mixed_at: int | None = None  # the n-th response spans two versions
         self.unlabelled = False  # responses name no version
+        self.scored_by = ""  # another version than it serves, when it is asked for log-probabilities
+        self.scores_others = False  # log-probabilities are of other tokens than were asked
         # How it says things, and how it fails; paths are those of the protocol:
         self.says_algorithm = True  # SGLang does not, and has checksums of its own
         self.packed: set[str] = set()  # tensors laid out in a way that only the engine knows
@@ -71,6 +74,8 @@ class FakeEngine(WireServer):
                 return Answer()
             case "/model_info":
                 return Answer({"model_path": self.model_path, "weight_version": self.version})
+            case "/server_info":
+                return Answer({"version": "fake"})
             case "/update_weights_from_disk":
                 return self._update(body)
             case "/continue_generation":
@@ -78,7 +83,7 @@ class FakeEngine(WireServer):
             case "/weights_checker":
                 return self._checksums()
             case "/generate":
-                length = len(body["text"])
+                length = len(body["text"] if "text" in body else body["input_ids"])
                 if self.context is not None and length > self.context:
                     return Answer({"error": {"message": f"Input length ({length} tokens) exceeds the maximum"}}, 400)
                 return Answer(self._generate(body))
@@ -116,10 +121,11 @@ class FakeEngine(WireServer):
 
     def _generate(self, body: dict[str, Any]) -> dict[str, Any]:
         time.sleep(self.latency_s)
+        generates = body.get("sampling_params", {}).get("max_new_tokens") != 0
         with self.lock:
-            self.generated += 1
-            nth = self.generated
-        spans = [{"version": self.version, "start": 0, "end": 2}]
+            self.generated += generates
+            nth = self.generated if generates else 0
+        spans = [{"version": self.version if generates else self.scored_by or self.version, "start": 0, "end": 2}]
         if nth == self.foreign_at:
             spans = [{"version": "someone/1/0/else", "start": 0, "end": 2}]
         if nth == self.mixed_at:
@@ -132,7 +138,20 @@ class FakeEngine(WireServer):
         }
         if not self.unlabelled:
             meta |= {"weight_version": spans[-1]["version"], "weight_versions": spans}
-        return {"text": self.answers(body["text"]), "output_ids": [1, 2], "meta_info": meta}
+        if body.get("return_logprob"):
+            meta |= self._scores(body)
+        return {"text": self.answers(body.get("text", "")) if generates else "", "output_ids": [1, 2], "meta_info": meta}
+
+    def _likely(self, token: int) -> float:
+        """Depends on every bit of what it holds, and on the token."""
+        return -xxhash.xxh32_intdigest(f"{token} {sorted(self.tensors.items())}".encode()) / 2**30
+
+    def _scores(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Of input tokens; each is the likeliest at its place."""
+        first, *scored = body["input_ids"][body["logprob_start_len"] :]
+        tokens = [token + self.scores_others for token in scored]
+        entries = [[self.logprob(token), token, None] for token in tokens]
+        return {"input_token_logprobs": [[None, first, None], *entries], "input_top_logprobs": [None, *([e] for e in entries)]}
 
 
 def digests(folder: Path) -> dict[str, str]:

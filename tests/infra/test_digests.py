@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import random
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import xxhash
 
 from infra.digests import FileDigest, digest_file
+from infra.local_files import opened
 from tests.infra.checkpoints import write_raw, write_safetensors
 
 HELD = {"a": b"\1" * 64, "b": b"", "c": bytes(range(256)) * 4, "d": b"\2" * 4}
@@ -36,6 +38,33 @@ def test_the_blocks_in_which_a_file_comes_do_not_matter(file: Path, seed: int) -
         at += size
     whole = digest_file(file)
     assert (digest.entry, digest.tensors) == (whole.entry, whole.tensors)
+
+
+def test_a_file_that_loses_its_name_while_it_is_being_opened_is_not_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its memory may be another snapshot's by now: who frees it looks for those who have it open after the name is gone."""
+    really = os.fstat
+
+    def freed_meanwhile(descriptor: int) -> os.stat_result:
+        file.unlink(missing_ok=True)
+        return really(descriptor)
+
+    monkeypatch.setattr(os, "fstat", freed_meanwhile)
+    with pytest.raises(FileNotFoundError), opened(file):
+        pass
+
+
+def test_a_file_that_is_replaced_while_it_is_being_opened_is_not_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    really = os.fstat
+
+    def replaced_meanwhile(descriptor: int) -> os.stat_result:
+        other = file.with_name("other")
+        other.write_bytes(file.read_bytes())
+        other.replace(file)
+        return really(descriptor)
+
+    monkeypatch.setattr(os, "fstat", replaced_meanwhile)
+    with pytest.raises(FileNotFoundError, match="replaced while it was being opened"), opened(file):
+        pass
 
 
 def test_every_byte_counts(file: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -38,6 +40,26 @@ async def test_a_generation_has_a_deadline_and_a_dropped_one_is_a_dead_engine(en
         with pytest.raises(EngineDead) as caught:
             await client.generate("1", Sampling(), rid="b", timeout_s=5)
     assert caught.value.engine == engine.base_url
+
+
+async def test_scores_name_the_version_that_gave_them_and_a_missing_number_is_nan(engine: FakeEngine) -> None:
+    engine.logprob = lambda token: None if token == 7 else -token / 2
+    engine.scored_by = "someone/1/0/else"
+    async with EngineClient(engine.base_url, "key") as client:
+        scores = await client.logprobs([5, 6, 7], rid="a", timeout_s=5)
+    assert (scores.values[0], math.isnan(scores.values[1]), scores.likeliest) == (-3.0, True, (6, 7))
+    assert scores.weight_versions == ("someone/1/0/else",)
+    ((_, _, body),) = engine.requests
+    assert (body["sampling_params"]["max_new_tokens"], body["logprob_start_len"]) == (0, 0)
+
+
+@pytest.mark.parametrize("fault", [{"scores_others": True}, {"finish": "abort"}])
+async def test_scores_of_other_tokens_or_of_an_aborted_request_are_no_answer(engine: FakeEngine, fault: dict[str, Any]) -> None:
+    for name, value in fault.items():
+        setattr(engine, name, value)
+    async with EngineClient(engine.base_url, "key") as client:
+        with pytest.raises(EngineRefused, match="can't be read"):
+            await client.logprobs([5, 6, 7], rid="a", timeout_s=5)
 
 
 async def test_a_prompt_that_json_cannot_carry_is_not_sent(engine: FakeEngine) -> None:

@@ -32,7 +32,7 @@ def test_a_dataset_beats_the_defaults_which_beat_the_flags(tmp_path: Path, data:
     (dataset,) = read_eval_config(path, FLAGS).datasets
     sampling = dataset.sampling
     assert (sampling.temperature, sampling.top_k, sampling.top_p, sampling.max_new_tokens) == (0.2, 20, 0.7, 64)
-    assert (dataset.grader, dataset.prompt_key, dataset.answer_key) == ("numeric", "question", "answer")
+    assert (dataset.grader.name, dataset.prompt_key, dataset.answer_key) == ("numeric", "question", "answer")
     assert dataset.source == data
 
 
@@ -54,6 +54,20 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(tmp_path: Path, da
 def test_what_miles_has_and_pinpoint_has_not_is_refused_by_name(tmp_path: Path, data: str) -> None:
     with pytest.raises(ConfigError, match="custom_rm_path is Miles' own"):
         read_eval_config(config(tmp_path, data, {"custom_rm_path": "m.f"}), FLAGS)
+
+
+@pytest.mark.parametrize(
+    ("rm_type", "grader"), [("math", "math"), ("f1", "f1"), ("gpqa", "multiple_choice"), ("normalised", "normalised")]
+)
+def test_what_miles_grades_in_a_way_that_there_is_here_is_graded_so(data: str, rm_type: str, grader: str) -> None:
+    (dataset,) = suite_of_pairs(["a", data], {"rm_type": rm_type}).datasets
+    assert dataset.grader.name == grader
+
+
+@pytest.mark.parametrize("rm_type", ["remote_rm", "judge", "custom", "reasoning_gym"])
+def test_a_grader_that_needs_more_than_a_name_is_none_of_those_that_miles_can_name(data: str, rm_type: str) -> None:
+    with pytest.raises(ConfigError, match=f"rm_type '{rm_type}' is not a grader here"):
+        suite_of_pairs(["a", data], {"rm_type": rm_type})
 
 
 @pytest.mark.parametrize(("flags", "said"), [({"rm_type": "deepscaler"}, "'deepscaler' is not a grader"), ({}, "is not set")])

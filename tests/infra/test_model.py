@@ -15,10 +15,14 @@ from pydantic import TypeAdapter, ValidationError
 import infra.model
 from infra.errors import ConfigError, PinViolation
 from infra.model import (
+    Comparison,
     DatasetSpec,
+    Estimate,
     EvalPoint,
     EvalRequest,
     FleetSpec,
+    Lengths,
+    PairedDifference,
     PinnedFleet,
     PointRecord,
     ReasoningGymSource,
@@ -120,6 +124,30 @@ def test_a_request_survives_json() -> None:
 def test_a_record_survives_json_and_says_its_kind(record: PointRecord) -> None:
     adapter: TypeAdapter[PointRecord] = TypeAdapter(PointRecord)
     assert adapter.validate_json(adapter.dump_json(record)) == record
+
+
+def test_a_report_that_was_written_before_these_numbers_were_noted_still_reads() -> None:
+    adapter: TypeAdapter[PointRecord] = TypeAdapter(PointRecord)
+    written = adapter.dump_python(REPORT, mode="json")
+    for name in ("comparisons", "points_so_far"):
+        del written[name]
+    for name in ("samples_per_prompt", "score_completed", "pass_at_k", "best_at_k", "lengths", "repetition_ratio"):
+        del written["results"][0][name]
+    del written["results"][0]["score"]["method"]
+    assert adapter.validate_python(written) == REPORT
+
+
+def test_a_report_with_all_its_numbers_survives_json() -> None:
+    score = Estimate(mean=0.5, stderr=0.1, low=0.3, high=0.7, n=10, method="t")
+    spread = Lengths(mean=2.5, p10=1.0, p50=2.0, p90=4.0, p99=4.0, longest=4, n=10)
+    result = replace(
+        REPORT.results[0], pass_at_k={1: score, 4: score}, best_at_k={2: score}, score_completed=score, lengths=spread
+    )
+    found = PairedDifference(mean=0.1, stderr=0.02, n=10, gained=3, lost=1, low=0.0, high=0.2, p_value=0.04, method="t")
+    compared = Comparison(dataset="sums", against="previous", other=POINT, difference=found)
+    report = replace(REPORT, results=(result,), comparisons=(compared,), points_so_far=2)
+    adapter: TypeAdapter[PointRecord] = TypeAdapter(PointRecord)
+    assert adapter.validate_json(adapter.dump_json(report)) == report
 
 
 def test_a_request_with_an_unknown_key_is_refused() -> None:

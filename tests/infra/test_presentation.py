@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from infra.model import EvalPoint, FileEntry, ProofLevel, SkippedPoint
+from infra.model import Comparison, Estimate, EvalPoint, FileEntry, Lengths, PairedDifference, ProofLevel, SkippedPoint
 from infra.presentation import MAX_TEXT, escaped, history_key, history_rows, plain, report_markdown, score_rows, score_text
 from tests.infra.examples import DIGEST, MANIFEST, REPORT, RESULT, SKIPPED, proof, report_at
 
@@ -60,6 +60,64 @@ def test_every_dataset_has_a_row_with_coverage_and_version() -> None:
     (row,) = score_rows(REPORT)
     assert (row["dataset"], row["coverage"]) == ("sums", "100.0%")
     assert (row["weight_version/mean"], row["mixed_version_ratio"]) == ("10", "0")
+
+
+HALF = Estimate(mean=0.5, stderr=0.1, low=0.3, high=0.7, n=10)
+MEASURED = replace(
+    RESULT,
+    truncated_ratio=0.25,
+    score_completed=replace(HALF, mean=0.6),
+    pass_at_k={1: HALF, 4: replace(HALF, mean=0.9)},
+    lengths=Lengths(mean=30.0, p10=5.0, p50=20.4, p90=64.0, p99=99.6, longest=128, n=40),
+    repetition_ratio=0.05,
+)
+ROSE = PairedDifference(
+    mean=0.125, stderr=0.04, n=10, gained=4, lost=1, low=0.045, high=0.205, p_value=0.007, method="t", minimum_detectable=0.126
+)
+PREVIOUS = Comparison(dataset="sums", against="previous", other=EvalPoint(run="run", step=5), difference=ROSE, unpaired=2)
+BASELINE = Comparison(dataset="sums", against="baseline", other=EvalPoint(run="run", step=0), reason="its samples | are gone")
+COMPARED = replace(REPORT, results=(MEASURED,), comparisons=(PREVIOUS, BASELINE), points_so_far=12)
+
+
+def test_a_row_has_the_deltas_with_their_intervals_and_what_the_responses_are_like() -> None:
+    (row,) = score_rows(COMPARED)
+    assert row["vs previous"] == "+0.125 [+0.045, +0.205] higher"
+    assert row["vs baseline"] == "–"
+    assert row["pass@k"] == "@1 0.500, @4 0.900"
+    assert row["completed only"] == "0.600 [0.30, 0.70]"
+    assert row["tokens p50 / p90 / p99 / max"] == "20 / 64 / 100 / 128"
+    assert (row["truncated"], row["looping"]) == ("25.0%", "5.0%")
+
+
+def test_a_report_of_before_these_numbers_were_noted_has_dashes_for_them() -> None:
+    (row,) = score_rows(REPORT)
+    for column in ("vs previous", "vs baseline", "pass@k", "completed only", "tokens p50 / p90 / p99 / max", "looping"):
+        assert row[column] == "–"
+
+
+def test_a_report_page_sets_each_dataset_beside_the_previous_point_and_the_baseline() -> None:
+    page = report_markdown(COMPARED, MANIFEST)
+    for text in (
+        "## Beside earlier points",
+        "| sums | previous, step 5 | &#43;0.125 &#91;&#43;0.045, &#43;0.205&#93; | higher | 0.007 t | 10 | 4 / 1 | 0.126 |",
+        "| sums | baseline, step 0 | – | – | – | – | – | – |",
+        "baseline: its samples &#124; are gone",
+        "2 prompts that only one of both points has a grade for are left out",
+        "12 points x 1 dataset are 12 comparisons",
+        "| sums | @1 0.500, @4 0.900 | – | 25.0% | 0.600 [0.30, 0.70] | 20 / 64 / 100 / 128 | 5.0% |",
+    ):
+        assert text in page
+
+
+def test_the_page_of_a_first_point_has_nothing_beside_it() -> None:
+    assert "Beside earlier points" not in report_markdown(REPORT, MANIFEST)
+
+
+def test_a_difference_without_an_interval_says_so_instead_of_showing_none() -> None:
+    alone = replace(ROSE, low=None, high=None, p_value=None, method="", minimum_detectable=None, note="one prompt in common")
+    page = report_markdown(replace(COMPARED, comparisons=(replace(PREVIOUS, difference=alone),)), MANIFEST)
+    assert "&#43;0.125 (no interval) | can't be told | – |".replace("(", "&#40;").replace(")", "&#41;") in page
+    assert "sums, previous: one prompt in common" in page
 
 
 def test_a_skipped_point_keeps_its_place_and_says_why() -> None:

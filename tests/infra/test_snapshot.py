@@ -13,7 +13,6 @@ from infra.model import EvalPoint, Manifest
 from infra.snapshot import (
     MANIFEST,
     describe,
-    fetch,
     new_prefix,
     read_manifest,
     validate,
@@ -23,7 +22,7 @@ from infra.store import Store
 from tests.fakes.engine import digests
 from tests.infra.checkpoints import NAMES, make_checkpoint, tensors
 from tests.infra.examples import POINT
-from tests.infra.invalid_checkpoints import FIRST, SPOILED, Spoiled
+from tests.infra.invalid_checkpoints import SPOILED, Spoiled
 
 
 @pytest.fixture
@@ -130,47 +129,6 @@ def test_a_renamed_tensor_changes_the_snapshot_digest(tmp_path: Path) -> None:
     renamed = {name.replace("norm", "nrom"): data for name, data in held.items()}
     a, b = make_checkpoint(tmp_path / "a", held=held), make_checkpoint(tmp_path / "b", held=renamed)
     assert described(a).snapshot_digest != described(b).snapshot_digest
-
-
-def test_a_fetched_snapshot_is_the_one_that_was_exported(store: Store, tmp_path: Path) -> None:
-    folder = make_checkpoint(tmp_path / "c", shards=2)
-    prefix, manifest = export(store, folder)
-    fetch(store, prefix, manifest, tmp_path / "got")
-    assert {f.name: f.read_bytes() for f in (tmp_path / "got").iterdir()} == {f.name: f.read_bytes() for f in folder.iterdir()}
-
-
-@pytest.mark.parametrize("name", [FIRST, "tokenizer.json", "config.json"])
-def test_a_flipped_bit_on_the_way_is_found_and_the_file_named(store: Store, tmp_path: Path, name: str) -> None:
-    prefix, manifest = export(store, make_checkpoint(tmp_path / "c", shards=2))
-    data = bytearray(store.read(f"{prefix}/{name}"))
-    data[-1] ^= 1
-    store.write(f"{prefix}/{name}", bytes(data))
-    with pytest.raises(SnapshotInvalid) as caught:
-        fetch(store, prefix, manifest, tmp_path / "got")
-    assert caught.value.subject == name
-
-
-def test_a_file_cut_short_on_the_way_is_found(store: Store, tmp_path: Path) -> None:
-    prefix, manifest = export(store, make_checkpoint(tmp_path / "c"))
-    store.write(f"{prefix}/model.safetensors", store.read(f"{prefix}/model.safetensors")[:-10])
-    with pytest.raises(SnapshotInvalid, match="model.safetensors"):
-        fetch(store, prefix, manifest, tmp_path / "got")
-
-
-def test_a_file_that_is_gone_is_missing(store: Store, tmp_path: Path) -> None:
-    prefix, manifest = export(store, make_checkpoint(tmp_path / "c"))
-    store.delete(f"{prefix}/model.safetensors")
-    with pytest.raises(SnapshotMissing, match="model.safetensors is gone"):
-        fetch(store, prefix, manifest, tmp_path / "got")
-
-
-def test_a_manifest_that_names_a_file_outside_is_refused(store: Store, tmp_path: Path) -> None:
-    _, manifest = export(store, make_checkpoint(tmp_path / "c"))
-    store.write("snapshots/evil", b"x")
-    evil = replace(manifest, files={"../evil": manifest.files["config.json"]})
-    with pytest.raises(SnapshotInvalid):
-        fetch(store, "snapshots/run", evil, tmp_path / "folder" / "got")
-    assert not (tmp_path / "folder" / "evil").exists()
 
 
 def test_a_prefix_is_never_used_twice() -> None:

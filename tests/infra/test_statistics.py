@@ -31,6 +31,25 @@ def test_samples_of_a_prompt_are_averaged_first_so_the_error_is_clustered_by_pro
     assert score.stderr == pytest.approx(stats.sem(means))
 
 
+def test_the_clustered_error_is_the_one_statsmodels_gives_a_regression_on_nothing_but_a_constant() -> None:
+    from statsmodels.regression.linear_model import OLS
+
+    rewards = [[1, 1, 0, 1], [0, 0, 0, 1], [1, 1, 1, 1], [0, 1, 0, 1], [0, 0, 0, 0]]
+    samples = [sample(f"p{i}", j, float(reward)) for i, row in enumerate(rewards) for j, reward in enumerate(row)]
+    flat, prompts = [float(reward) for row in rewards for reward in row], [i for i in range(5) for _ in range(4)]
+    known = OLS(flat, [1.0] * 20).fit(cov_type="cluster", cov_kwds={"groups": prompts})
+    score = estimate(prompt_means(samples))
+    assert score is not None
+    assert (score.mean, score.stderr) == pytest.approx((known.params[0], known.bse[0]))
+    assert score.method == "t"
+
+
+def test_a_greedy_answer_asked_four_times_is_no_surer() -> None:
+    once = [sample(f"p{i}", 0, float(i % 3 == 0)) for i in range(20)]
+    four = [sample(one.problem_id, j, one.reward) for one in once for j in range(4)]
+    assert estimate(prompt_means(four)) == estimate(prompt_means(once))
+
+
 def test_an_ungraded_sample_is_left_out_of_its_prompts_mean_and_is_not_a_zero() -> None:
     assert prompt_means([sample("p", 0, 1.0), sample("p", 1, None), sample("q", 0, None)]) == [1.0]
 
@@ -52,6 +71,18 @@ def test_the_interval_of_right_or_wrong_is_wilsons(right: int, n: int) -> None:
     half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     assert (score.low, score.high) == pytest.approx((centre - half, centre + half), abs=1e-12)
     assert score.high - score.low > 0  # all right of ten is not certainty
+    assert score.method == "wilson"
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 10), (7, 9), (123, 400)])
+def test_scipy_and_statsmodels_give_the_same_interval(right: int, n: int) -> None:
+    from statsmodels.stats.proportion import proportion_confint
+
+    score = estimate([1.0] * right + [0.0] * (n - right))
+    assert score is not None
+    known = stats.binomtest(right, n).proportion_ci(0.95, method="wilson")
+    assert (score.low, score.high) == pytest.approx((known.low, known.high), abs=1e-12)
+    assert (score.low, score.high) == pytest.approx(proportion_confint(right, n, method="wilson"), abs=1e-12)
 
 
 @pytest.mark.parametrize("means", [[0.5], [0.5, 0.5], [0.25] * 30, [1.0, 1.0], [0.0]])

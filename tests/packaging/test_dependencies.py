@@ -19,7 +19,9 @@ IN_ANOTHER_ENVIRONMENT = {"sglang"}  # imported by a module that SGLang's own in
 BROUGHT_BY_TRAINERS = {"megatron-core", "peft"}  # who exports a model of theirs has them
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 DECLARED = [Requirement(line) for line in PROJECT["dependencies"]]
-FOR_TESTS = [Requirement(line) for line in PROJECT["optional-dependencies"]["test"]]
+EXTRAS = PROJECT["optional-dependencies"]
+FOR_TESTS = [Requirement(line) for line in EXTRAS["test"]]
+OPTIONAL = [Requirement(line) for extra in EXTRAS.keys() - {"test"} for line in EXTRAS[extra]]
 
 
 def imported(folder: Path) -> Iterator[str]:
@@ -59,7 +61,11 @@ def needed(requirements: Iterable[Requirement]) -> set[str]:
 
 def test_the_packages_import_what_is_declared_and_nothing_else() -> None:
     used = distributions(name for package in OURS for name in imported(ROOT / package))
-    assert used - BROUGHT_BY_TRAINERS == names(DECLARED) - LOADED_BY_OTHERS
+    assert used - BROUGHT_BY_TRAINERS == names([*DECLARED, *OPTIONAL]) - LOADED_BY_OTHERS
+
+
+def test_what_is_optional_is_there_for_tests() -> None:
+    assert names(OPTIONAL) <= names(FOR_TESTS)
 
 
 def test_what_only_tests_import_is_declared_for_tests() -> None:

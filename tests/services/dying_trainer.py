@@ -73,6 +73,8 @@ def main(home: Path, api_url: str, place: str, run: str = "run") -> None:
     dispatcher = EvalDispatcher(dispatch, settings, Exporter(place))
     outbox = DyingOutbox(home / "outbox")
     outbox.place = place
+    outbox.files.prepare()
+    time.sleep(0.1)  # its blank files are made, as they are long before a due step
     dispatcher.desk.submitter.outbox = outbox
     if place == "waiting for room":
         dispatcher.desk.submitter.wait = lambda *_: die() or True  # type: ignore[method-assign,func-returns-value]

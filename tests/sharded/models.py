@@ -17,6 +17,7 @@ from tests.infra.models import SIZES
 from tests.services.ranks import listing
 from trainer_integration.export import HuggingFaceExporter
 from trainer_integration.sharded.converter import ConverterExporter
+from trainer_integration.sharded.lending import SOCKET
 from trainer_integration.sharded.lora import AdapterExporter, MergedLoraExporter
 from trainer_integration.sharded.metadata import ModelFiles
 from trainer_integration.sharded.modules import ModuleExporter
@@ -142,10 +143,13 @@ def whole_by_itself(folder: Path) -> None:
 
 
 def again_on_ranks(rank: int, root: str) -> dict[str, Any]:
-    """Five exports of weights that change, into memory that is used again; the one of step 2 stays where it was staged."""
+    """Exports of weights that change, into memory that is used again.
+
+    The one of step 2 stays where it was staged; of that of step 4, one file is still being read when it is freed.
+    """
     model, spare, inodes = model_of("Qwen3"), Path(root) / "spare", list[list[int]]()
-    exporter = ModuleExporter(fsdp(model), files_of(model), shard_bytes=SHARD_BYTES).reuse_memory(spare)
-    for step in range(5):
+    exporter, late = ModuleExporter(fsdp(model), files_of(model), shard_bytes=SHARD_BYTES).reuse_memory(spare), None
+    for step in range(7):
         with torch.no_grad():
             for parameter in model.parameters():
                 parameter.fill_(step + 1)
@@ -156,10 +160,13 @@ def again_on_ranks(rank: int, root: str) -> dict[str, Any]:
         dist.barrier()
         if rank == 0:
             shutil.copytree(folder, Path(root) / "copies" / f"{step}")
+            late = min(folder.glob("*.safetensors")).open("rb") if step == 4 else late
             if step != 2:
                 shutil.rmtree(folder)
         dist.barrier()
-    kept = listing(spare)
+    kept = [name for name in listing(spare) if name != SOCKET]
+    mapped = sum(file.mapped is not None for _, file in exporter._spares.kept) if exporter._spares else 0
+    read = late.read() if late is not None else b""
     del exporter
     dist.barrier()
-    return {"inodes": inodes, "kept": kept, "left": listing(spare)}
+    return {"inodes": inodes, "kept": kept, "left": listing(spare), "mapped": mapped, "late": read}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -96,17 +98,33 @@ def test_a_process_by_itself_stages_experts_as_transformers_saves_them(tmp_path:
     assert faults(LocalFolder(tmp_path / "ours")) == []
 
 
+@pytest.fixture(params=["on disk", "in memory"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    if request.param == "on disk":
+        yield tmp_path
+        return
+    if not Path("/dev/shm").is_dir():
+        pytest.skip("needs a tmpfs")
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.slow
-def test_memory_is_filled_again_once_nobody_has_the_last_snapshot_and_never_before(tmp_path: Path) -> None:
-    results = on_ranks(2, again_on_ranks, str(tmp_path))
-    for step in range(5):
-        found = tensors(tmp_path / "copies" / f"{step}")
+def test_memory_is_filled_again_once_nobody_has_the_last_snapshot_and_never_before(place: Path) -> None:
+    results = on_ranks(2, again_on_ranks, str(place))
+    for step in range(7):
+        found = tensors(place / "copies" / f"{step}")
         assert {float(value) for tensor in found.values() for value in tensor.unique()} == {step + 1.0}
-        assert faults(LocalFolder(tmp_path / "copies" / f"{step}")) == []
-    refuse_difference(tensors(tmp_path / "staged" / "2"), tensors(tmp_path / "copies" / "2"))
+        assert faults(LocalFolder(place / "copies" / f"{step}")) == []
+    refuse_difference(tensors(place / "staged" / "2"), tensors(place / "copies" / "2"))
     inodes = results[0]["inodes"]
     assert inodes[0] == inodes[1] == inodes[2]
     assert inodes[3] == inodes[4]
     assert not set(inodes[2]) & set(inodes[3])
+    assert inodes[5] == inodes[6]
+    assert [before == after for before, after in zip(inodes[4], inodes[5], strict=True)] == [False] + [True] * 6
+    assert results[0]["late"] == min((place / "copies" / "4").glob("*.safetensors")).read_bytes()
+    if place.is_relative_to("/dev/shm"):
+        assert min(rank["mapped"] for rank in results) > 0
     assert len(results[0]["kept"]) == len(inodes[0])
     assert results[0]["left"] == []

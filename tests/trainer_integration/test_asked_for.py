@@ -13,7 +13,7 @@ from infra.model import BlackBoxSpec, EvalRequest, FleetSpec
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import report_at
 from tests.trainer_integration.conftest import Trainer, until
-from trainer_integration import desk
+from trainer_integration import attempts
 from trainer_integration.metrics import metrics_of
 
 
@@ -59,14 +59,14 @@ def test_a_store_that_is_slow_to_count_attempts_does_not_hold_up_training(
     trainer: Trainer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dispatcher, released = trainer.start(), threading.Event()
-    monkeypatch.setattr(desk, "next_attempt", lambda *_: released.wait(20))
+    monkeypatch.setattr(attempts, "next_attempt", lambda *_: released.wait(20))
     started = time.monotonic()
     points = [dispatcher.evaluate(3) for _ in range(3)]
     assert time.monotonic() - started < 3
     released.set()
-    attempts = [done.point.attempt for done in points if done]
-    assert attempts[0] == 0
-    assert 1_000_000 < attempts[1] < attempts[2]
+    found = [done.point.attempt for done in points if done]
+    assert found[0] == 0
+    assert 1_000_000 < found[1] < found[2]
 
 
 def test_a_black_box_is_asked_for_without_the_machines_fleet(trainer: Trainer, prefect: FakePrefect) -> None:

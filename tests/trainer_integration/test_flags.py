@@ -184,7 +184,7 @@ def test_sampling_that_is_not_set_is_the_rollouts() -> None:
     (dataset,) = options(f"{FLEET} --eval-temperature 0.0 --n-samples-per-eval-prompt 4", **rollout).suite().datasets
     sampling = dataset.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_new_tokens) == (0.0, 0.9, 50, 99)
-    assert (dataset.samples_per_prompt, dataset.grader) == (4, "exact")
+    assert (dataset.samples_per_prompt, dataset.grader.name) == (4, "exact")
 
 
 def test_engine_arguments_of_any_name_are_taken_and_typed_and_the_others_inherited() -> None:

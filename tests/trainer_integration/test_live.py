@@ -22,7 +22,7 @@ from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import REPORT, dataset
 from tests.services.ports import free_port
 from tests.trainer_integration.conftest import SUITE, until
-from trainer_integration import exchange
+from trainer_integration import attempts, exchange
 from trainer_integration.exchange import GivenUp, Heard, Patience
 from trainer_integration.live import LiveEvaluator, LiveResult, LiveSettings
 from trainer_integration.pause_gate import PauseGate
@@ -268,8 +268,22 @@ def test_without_the_store_it_is_still_another_attempt(driver: Driver, monkeypat
     def down(*_: object) -> int:
         raise StoreUnreachable("away")
 
-    monkeypatch.setattr("trainer_integration.live.next_attempt", down)
+    monkeypatch.setattr(attempts, "next_attempt", down)
     assert skip_of(evaluator.evaluate_live(40)).point.attempt > 1_000_000
+
+
+def test_a_store_that_hangs_does_not_hold_up_another_attempt(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluator, released = driver.start(), threading.Event()
+    evaluator._asked.add(40)
+    monkeypatch.setattr(attempts, "next_attempt", lambda *_: released.wait(20))
+    driver.flow(driver.report)
+    started = time.monotonic()
+    result = evaluator.evaluate_live(40)
+    released.set()
+    assert time.monotonic() - started < 3
+    assert result is not None
+    assert isinstance(result.record, EvalReport)
+    assert result.record.point.attempt > 1_000_000
 
 
 def test_a_label_that_stands_still_while_training_goes_on_is_warned_of(

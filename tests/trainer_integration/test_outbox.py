@@ -1,4 +1,4 @@
-"""A point that was decided on is on disk before the trainer goes on, and leaves it only when Prefect has taken it."""
+"""A point that was decided on has its file before the trainer goes on, and loses it only when Prefect has taken the point."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class StagedExporter:
     def __call__(self, folder: Path) -> None:
         """Raises StagingFailed on all ranks; then nothing is left in `folder`, on any node."""
         plan = self.plan or self.prepare()
-        ttl, spare = self._ttl_beside(folder, plan), self.ranks.together(partial(self._spare, plan))
+        ttl, spare = self._ttl_beside(folder, plan), self._spare(plan)
         metadata, config = self.metadata, self.config
         staging = Staging(self.ranks, plan, self.source, folder, metadata=metadata, config=config, ttl=ttl, spare=spare)
         try:
@@ -94,8 +94,18 @@ class StagedExporter:
         return str(self.ranks.broadcast(text))
 
     def _spare(self, plan: Plan) -> Spare | None:
-        if self._spares is None and self._spare_folder is not None:
-            self._spares = Spare(self._spare_folder, leads=plan.ranks_on(self.ranks.node)[0] == self.ranks.rank)
+        """What is to be filled again is settled when all ranks return."""
+        if self._spare_folder is None:
+            return None
+        spare = self.ranks.together(partial(self._own_spare, self._spare_folder, plan))
+        self.ranks.together(spare.forget)
+        return spare
+
+    def _own_spare(self, folder: Path, plan: Plan) -> Spare:
+        if self._spares is None:
+            neighbours = plan.ranks_on(self.ranks.node)
+            self._spares = Spare(folder, leads=neighbours[0] == self.ranks.rank, neighbours=len(neighbours) > 1)
+        self._spares.free(plan.files_on(self.ranks.node))
         return self._spares
 
     def _planned(self, inventories: Sequence[Inventory]) -> Plan:

@@ -1,143 +1,150 @@
 """Memory that a snapshot has left is filled again: most of a copy's cost is the kernel making new pages, not the copy.
 
 A staged file keeps a second name in the spare folder. When the first is gone, the snapshot was sent and freed; whoever still
-has it open, in any process, is seen by the kernel, which then refuses a lease. On tmpfs a rank that wrote the file before maps
-it. Only files of exports that succeeded are kept: each of their pages exists, so that writing to a mapping can't fail there.
+has it open, in any process, is seen by the kernel, which then refuses a lease. A lease is asked for through the one descriptor
+that all ranks of a node share and map: these alone are no others, so their mappings stay from one export to the next. Only
+files of exports that succeeded are kept: each of their pages exists, so that writing to a mapping can't fail on tmpfs.
 """
 
 from __future__ import annotations
 
-import ctypes
 import fcntl
-import mmap
 import os
 import signal
 import weakref
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
 
 from infra.staging import free_spare, lock_spare
-from trainer_integration.sharded.files import ShardFile, write_rows
-
-if TYPE_CHECKING:
-    import numpy as np
-
-    Bytes = np.ndarray[Any, np.dtype[np.uint8]]
-
-TMPFS = 0x01021994  # f_type: https://man7.org/linux/man-pages/man2/statfs.2.html
-POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, since Linux 5.14: a call for many page faults
-
-
-class Sink(Protocol):
-    """Where a rank writes to a file: runs of `width` bytes, each `stride` bytes after the one before."""
-
-    def write_rows(self, data: memoryview, offset: int, width: int, stride: int) -> None: ...
-
-
-class Descriptor:
-    """A file that is new, or was never written by this rank."""
-
-    def __init__(self, number: int) -> None:
-        self.number = number
-
-    def write_rows(self, data: memoryview, offset: int, width: int, stride: int) -> None:
-        write_rows(self.number, data, offset, width, stride)
-
-
-class Mapped:
-    """A file on tmpfs all of whose pages exist. It has to be closed: a mapping counts as having the file open."""
-
-    def __init__(self, descriptor: int) -> None:
-        import numpy as np
-
-        self.map = mmap.mmap(descriptor, 0)
-        self.bytes: Bytes = np.frombuffer(self.map, np.uint8)
-
-    def close(self) -> None:
-        del self.bytes
-        self.map.close()
-
-    def write_rows(self, data: memoryview, offset: int, width: int, stride: int) -> None:
-        import numpy as np
-
-        source = np.frombuffer(data, np.uint8)
-        if width == stride:
-            self._populate(offset, len(source))
-            self.bytes[offset : offset + len(source)] = source
-            return
-        rows = len(source) // width
-        target = np.lib.stride_tricks.as_strided(self.bytes[offset:], (rows, width), (stride, 1))
-        target[:] = source.reshape(rows, width)
-
-    def _populate(self, offset: int, length: int) -> None:
-        begin = offset - offset % mmap.PAGESIZE
-        with suppress(OSError):  # an older kernel has a page fault for each instead
-            self.map.madvise(POPULATE_WRITE, begin, offset + length - begin)
+from trainer_integration.sharded.files import ShardFile
+from trainer_integration.sharded.kept import KeptFile, KeptFiles
+from trainer_integration.sharded.lending import SOCKET, Lender, borrowed
+from trainer_integration.sharded.sinks import Descriptor, Sink
 
 
 class Spare:
     """One rank's view of `folder`, which lies on the file system of the staging area and belongs to one exporter at a time.
 
-    It is deleted when the exporter is. If its process was killed the next one takes it over, or a sweep frees it: the kernel
-    gives back its lock. While another process has it, nothing is kept.
+    The rank that `leads` its node decides what is filled again, and lends the others its descriptors. The folder is deleted
+    when the exporter is. If its process was killed the next one takes it over, or a sweep frees it: the kernel gives back its
+    lock. While another process has it, nothing is kept.
     """
 
-    def __init__(self, folder: Path, *, leads: bool) -> None:
-        self._lock = lock_spare(folder) if leads else None
-        self.folder, self.leads = folder, self._lock is not None
-        self.written: dict[str, int] = {}  # inodes, by name, of what this rank wrote and nobody has replaced
-        if self._lock is not None:
+    def __init__(self, folder: Path, *, leads: bool, neighbours: bool = False) -> None:
+        """`neighbours` says that other ranks write to the same files."""
+        lock = lock_spare(folder) if leads else None
+        self.folder, self.leads, self.borrows = folder, lock is not None, neighbours and not leads
+        self.kept = KeptFiles()
+        self.free_names: set[str] = set()
+        self._lender: Lender | None = None
+        if self.leads:
             folder.mkdir(parents=True, exist_ok=True)
-            weakref.finalize(self, free_spare, folder, self._lock)
+        if self.leads and neighbours:
+            with suppress(OSError):  # each rank opens for itself then
+                self._lender = Lender(folder, self.kept.lent)
+        self._ending = weakref.finalize(self, _end, self.kept, self._lender, folder, lock)
+        _alive.add(self)
 
-    def free(self, files: Sequence[ShardFile]) -> set[str]:
-        """Names of those that can be filled again; what else is there is given up."""
-        wanted, found = {file.name: file.n_bytes for file in files}, set[str]()
+    def free(self, files: Sequence[ShardFile]) -> None:
+        """Decides, on the rank that leads, which files are filled again (`free_names`); what else is there is given up."""
+        wanted, self.free_names = {file.name: file.n_bytes for file in files}, set[str]()
         for path in self.folder.iterdir() if self.leads else ():
-            status = path.stat()
-            if status.st_nlink == 1 and status.st_size == wanted.get(path.name) and nobody_has_open(path):
-                found.add(path.name)
+            if path.name == SOCKET:
+                continue
+            if self._is_free(path, wanted.get(path.name)):
+                self.free_names.add(path.name)
             else:
                 path.unlink(missing_ok=True)
-        return found
 
-    def sink(self, name: str, descriptor: int, closing: ExitStack) -> Sink:
-        """With its second name, and the inode that this rank filled, a file is the one that was kept."""
-        status = os.fstat(descriptor)
-        if status.st_nlink < 2 or self.written.get(name) != status.st_ino or not on_tmpfs(descriptor):
-            return Descriptor(descriptor)
-        mapped = Mapped(descriptor)
-        closing.callback(mapped.close)
-        return mapped
+    def forget(self) -> None:
+        """Lets go, on every rank and before room is looked for, of what was given up: else nobody would have its memory."""
+        for name, file in self.kept:
+            if _inode(self.folder / name) != file.inode:
+                self.kept.drop(name)
 
-    def keep(self, staged: Path, names: Sequence[str], inodes: dict[str, int]) -> None:
-        """After an export that succeeded on every rank; `inodes` are those that this rank wrote to."""
-        self.written = inodes
+    def made(self, name: str, descriptor: int) -> None:
+        """A new file of this export; the descriptor stays the caller's."""
+        if self.leads:
+            self.kept.put(name, os.dup(descriptor))
+
+    def sink(self, name: str, path: Path, closing: ExitStack) -> Sink:
+        """For the file `name`, staged at `path`; what this rank had to open for itself is closed with `closing`."""
+        file = self.kept.get(name, path.stat().st_ino) or self._borrowed(name, path)
+        if file is not None:
+            return file.sink()
+        descriptor = os.open(path, os.O_RDWR)
+        closing.callback(os.close, descriptor)
+        return Descriptor(descriptor)
+
+    def keep(self, staged: Path, names: Sequence[str]) -> None:
+        """After an export that succeeded on every rank."""
+        for _, file in self.kept:
+            file.filled = True
         for name in names if self.leads else ():
             with suppress(OSError):  # it is there already, or somebody was quicker to free it
                 os.link(staged / name, self.folder / name)
 
+    def left_by_fork(self) -> None:
+        """In a forked child: what it inherited keeps no memory, and what its parent has is not its to delete."""
+        self._ending.detach()
+        self.kept.close_in_child()
+        if self._lender is not None:
+            self._lender.forget()
 
-def nobody_has_open(path: Path) -> bool:
-    """Asks the kernel, which grants a write lease only on a file that no other descriptor or mapping of any process has.
+    def _is_free(self, path: Path, n_bytes: int | None) -> bool:
+        """Its other name first: once that is gone, nobody opens it any more."""
+        with suppress(OSError):  # it is gone, or another user's
+            status = path.stat()
+            return status.st_nlink == 1 and status.st_size == n_bytes and nobody_else_has_open(self._file(path))
+        return False
 
-    Where there are no leases, somebody may. https://man7.org/linux/man-pages/man2/F_GETLEASE.2const.html
+    def _file(self, path: Path) -> KeptFile:
+        """One that this process has, or took over from a trainer that was killed."""
+        return self.kept.get(path.name, path.stat().st_ino) or self.kept.put(path.name, os.open(path, os.O_RDWR))
+
+    def _borrowed(self, name: str, path: Path) -> KeptFile | None:
+        descriptor = borrowed(self.folder, name) if self.borrows else None
+        if descriptor is not None and os.path.samestat(os.fstat(descriptor), path.stat()):
+            return self.kept.put(name, descriptor)
+        self.borrows = False  # nobody lends here, or another exporter does: this rank does not ask, nor wait, again
+        if descriptor is not None:
+            os.close(descriptor)
+        return None
+
+
+def nobody_else_has_open(file: KeptFile) -> bool:
+    """Asks the kernel, which grants a write lease only on a file of which there is no other open description in any process.
+
+    Duplicates of this descriptor, and mappings made through them, are of the same one. Where there are no leases, somebody may
+    have it open. https://man7.org/linux/man-pages/man2/F_GETLEASE.2const.html
     """
     with suppress(OSError):
-        descriptor = os.open(path, os.O_RDWR)
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)  # ignored; SIGIO would end the trainer if one opened it now
-            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
-            fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-            return True
-        finally:
-            os.close(descriptor)
+        fcntl.fcntl(file.descriptor, fcntl.F_SETSIG, signal.SIGURG)  # ignored; SIGIO would end the trainer if one opened it now
+        fcntl.fcntl(file.descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        fcntl.fcntl(file.descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+        return True
     return False
 
 
-def on_tmpfs(descriptor: int) -> bool:
-    """Elsewhere a page can be missing again, and a write to a mapping that fails ends the process."""
-    status = (ctypes.c_long * 64)()
-    return ctypes.CDLL(None).fstatfs(descriptor, status) == 0 and status[0] == TMPFS
+def _inode(path: Path) -> int | None:
+    with suppress(OSError):
+        return path.stat().st_ino
+    return None
+
+
+def _end(kept: KeptFiles, lender: Lender | None, folder: Path, lock: int | None) -> None:
+    if lender is not None:
+        lender.close()
+    kept.close()
+    if lock is not None:
+        free_spare(folder, lock)
+
+
+def _forked() -> None:
+    for spare in list(_alive):
+        spare.left_by_fork()
+
+
+_alive: weakref.WeakSet[Spare] = weakref.WeakSet()
+os.register_at_fork(after_in_child=_forked)

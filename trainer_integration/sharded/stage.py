@@ -24,8 +24,9 @@ from trainer_integration.sharded.files import free_bytes, write_all
 from trainer_integration.sharded.host import host_bytes, torch_dtypes
 from trainer_integration.sharded.plan import Key, Piece, Plan, Transfer, Write
 from trainer_integration.sharded.ranks import Ranks
+from trainer_integration.sharded.sinks import Descriptor, Sink
 from trainer_integration.sharded.source import Source
-from trainer_integration.sharded.spare import Descriptor, Sink, Spare
+from trainer_integration.sharded.spare import Spare
 from trainer_integration.sharded.transfer import bytes_to_send, received_values, room_for, run_transfers, spare_chunk
 
 if TYPE_CHECKING:
@@ -62,7 +63,6 @@ class Staging:
         self.made: list[Path] = []
         self.made_folder = False
         self.sinks: dict[int, Sink] = {}
-        self.inodes: dict[str, int] = {}
         self.chunk: torch.Tensor | None = None
         self.failed: Exception | None = None
 
@@ -74,10 +74,10 @@ class Staging:
         self.chunk = spare_chunk(self.ranks, self.plan)
         if self.ranks.rank == self.neighbours[0]:
             self._make_folder()
-            free = self.spare.free(self.files) if self.spare is not None else set()
+            free = self.spare.free_names if self.spare is not None else set[str]()
             self._refuse_full(free)
             for file in self.files:
-                self._create(file.name, file.header, file.n_bytes, again=file.name in free)
+                self._create(file.name, file.header, file.n_bytes, self.spare)
 
     def copy(self) -> None:
         """Goes on to its end after a failure, without writing: others may wait for what this rank sends."""
@@ -91,7 +91,7 @@ class Staging:
 
     def finish(self) -> None:
         if self.spare is not None:
-            self.spare.keep(self.folder, [file.name for file in self.files], self.inodes)
+            self.spare.keep(self.folder, [file.name for file in self.files])
         if self.ranks.rank == 0:
             (self.folder / (self.config + UNFINISHED)).rename(self.folder / self.config)
 
@@ -101,6 +101,8 @@ class Staging:
                 path.unlink()
         if self.made_folder:
             free_staged(self.folder)
+        if self.spare is not None:
+            self.spare.forget()
 
     def _make_folder(self) -> None:
         self.made_folder = not self.folder.exists()
@@ -115,26 +117,31 @@ class Staging:
             place = f"{self.folder} on {self.ranks.node}"
             raise OSError(errno.ENOSPC, f"{place} has {free} bytes free and the model needs {need + MARGIN_BYTES}")
 
-    def _create(self, name: str, content: bytes, n_bytes: int, *, again: bool = False) -> None:
-        """A new file that begins with `content`, the rest of it a hole, or a spare one to be filled again."""
+    def _create(self, name: str, content: bytes, n_bytes: int, spare: Spare | None = None) -> None:
+        """A new file that begins with `content`, the rest of it a hole, or one of `spare` to be filled again."""
         path = self.folder / name
-        if again and self.spare is not None:
-            os.link(self.spare.folder / name, path)
-        descriptor = os.open(path, os.O_WRONLY | (0 if again else os.O_CREAT | os.O_EXCL), 0o644)
+        again = spare is not None and name in spare.free_names
+        if spare is not None and again:
+            os.link(spare.folder / name, path)
+        descriptor = os.open(path, os.O_RDWR | (0 if again else os.O_CREAT | os.O_EXCL), 0o644)
         self.made.append(path)
         try:
             write_all(descriptor, memoryview(content), 0)
             os.ftruncate(descriptor, n_bytes)
+            if spare is not None and not again:
+                spare.made(name, descriptor)
         finally:
             os.close(descriptor)
 
     def _open_files(self, closing: ExitStack) -> None:
         for number in {write.file for writes in self.mine.values() for write in writes}:
-            name = self.plan.files[number].name
-            descriptor = os.open(self.folder / name, os.O_RDWR)
+            path = self.folder / self.plan.files[number].name
+            if self.spare is not None:
+                self.sinks[number] = self.spare.sink(path.name, path, closing)
+                continue
+            descriptor = os.open(path, os.O_RDWR)
             closing.callback(os.close, descriptor)
-            self.inodes[name] = os.fstat(descriptor).st_ino
-            self.sinks[number] = self.spare.sink(name, descriptor, closing) if self.spare else Descriptor(descriptor)
+            self.sinks[number] = Descriptor(descriptor)
 
     def _write_metadata(self) -> None:
         for name, content in self.metadata.items():  # rank 0 has it, nobody else

@@ -12,7 +12,7 @@ import torch
 from transformers import DynamicCache
 from transformers.cache_utils import DynamicLayer
 
-from infra.engines.embedded.decoding import Decoding
+from infra.engines.embedded.decoding import Decoding, Top
 from infra.engines.embedded.live_model import LiveModel
 from infra.engines.embedded.sampling import choose_tokens
 
@@ -85,15 +85,24 @@ class Batch:
     def _advance(self, model: LiveModel, logits: torch.Tensor) -> None:
         tokens, logprobs = choose_tokens(logits, [row.sampling for row in self.rows], [row.random for row in self.rows])
         for index, (row, token) in enumerate(zip(self.rows, tokens, strict=True)):
-            row.append(token, float(logprobs[index, token]) if row.return_logprob else None, model.served)
+            logprob = float(logprobs[index, token]) if row.return_logprob else None
+            row.append(token, logprob, _top(logprobs[index : index + 1], row)[0], model.served)
 
 
 def _score_prompt(row: Decoding, logits: torch.Tensor) -> None:
     """Log-probabilities of the prompt from `logprob_start_len` on; the first has none, as in SGLang."""
     start, padding = row.logprob_start_len, logits.shape[0] - len(row.token_ids)
-    logprobs = torch.log_softmax(logits[padding:].float(), dim=-1)
     prompt: Sequence[int] = row.prompt_ids
-    row.input_logprobs = [
-        (None if position == start else float(logprobs[position - 1, prompt[position]]), prompt[position])
-        for position in range(start, len(prompt))
-    ]
+    logprobs = torch.log_softmax(logits[padding + start : padding + len(prompt) - 1].float(), dim=-1)
+    scored = prompt[start + 1 :]
+    row.input_logprobs = [(None, prompt[start])]
+    row.input_logprobs += [(float(logprobs[index, token]), token) for index, token in enumerate(scored)]
+    row.input_top = [None, *_top(logprobs, row)]
+
+
+def _top(logprobs: torch.Tensor, row: Decoding) -> list[Top]:
+    """The likeliest tokens at each position of `logprobs`, which is [positions, vocabulary]."""
+    if not (row.return_logprob and row.top_logprobs_num):
+        return [[] for _ in logprobs]
+    values, tokens = logprobs.topk(row.top_logprobs_num, dim=-1)
+    return [list(zip(*pair, strict=True)) for pair in zip(values.tolist(), tokens.tolist(), strict=True)]

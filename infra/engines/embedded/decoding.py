@@ -14,6 +14,8 @@ from typing import Any
 from infra.engines.embedded.live_model import Served
 from infra.engines.embedded.sampling import SamplingParams
 
+Top = list[tuple[float, int]]  # log-probability and token, the likeliest first
+
 
 @dataclass(slots=True)
 class VersionSpan:
@@ -32,10 +34,13 @@ class Decoding:
     max_new_tokens: int
     return_logprob: bool = False
     logprob_start_len: int = -1
+    top_logprobs_num: int = 0
     ticket: int = -1
     output_ids: list[int] = field(default_factory=list)
     output_logprobs: list[float] = field(default_factory=list)
+    output_top: list[Top] = field(default_factory=list)
     input_logprobs: list[tuple[float | None, int]] | None = None
+    input_top: list[Top | None] = field(default_factory=list)
     spans: list[VersionSpan] = field(default_factory=list)
     retractions: int = 0
     finish_reason: dict[str, Any] | None = None
@@ -60,10 +65,10 @@ class Decoding:
     def token_ids(self) -> list[int]:
         return self.prompt_ids + self.output_ids
 
-    def append(self, token: int, logprob: float | None, served: Served) -> None:
+    def append(self, token: int, logprob: float | None, top: Top, served: Served) -> None:
         """Take one more token, and finish if it is the last."""
         if self.max_new_tokens > 0:
-            self._record(token, logprob, served.version)
+            self._record(token, logprob, top, served.version)
         reason = self._reason_to_finish(served)
         if reason is not None:
             self.finish(reason, served)
@@ -75,7 +80,7 @@ class Decoding:
         self.finish_reason, self.finished_under, self.finished_at = reason, served, time.monotonic()
         self.future.set_result(self)
 
-    def _record(self, token: int, logprob: float | None, version: str) -> None:
+    def _record(self, token: int, logprob: float | None, top: Top, version: str) -> None:
         position = len(self.output_ids)
         if not self.spans or self.spans[-1].version != version:
             self.spans.append(VersionSpan(version, position, position))
@@ -83,6 +88,7 @@ class Decoding:
         self.output_ids.append(token)
         if logprob is not None:
             self.output_logprobs.append(logprob)
+            self.output_top.append(top)
 
     def _reason_to_finish(self, served: Served) -> dict[str, Any] | None:
         # SGLang's order: the length first, then stop tokens (all of which `ignore_eos` turns off), then stop texts.

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
-from infra.engines.embedded.decoding import Decoding
+from infra.engines.embedded.decoding import Decoding, Top
 from infra.engines.embedded.live_model import LiveModel, Served
 from infra.engines.embedded.sampling import DEFAULT_MAX_NEW_TOKENS, BadRequest, parse_sampling_params
 
@@ -22,7 +22,6 @@ UNSUPPORTED_FIELDS = (
     "audio_data",
     "input_embeds",
     "lora_path",
-    "top_logprobs_num",
     "token_ids_logprob",
     "return_hidden_states",
     "session_params",
@@ -56,6 +55,9 @@ def _decoding(prompt: Any, body: Mapping[str, Any], index: int, many: bool, mode
     start = -1 if start is None else start
     if type(start) is not int or not -1 <= start < len(prompt_ids):
         raise BadRequest(f"logprob_start_len must be -1 or a position in the prompt, got {start!r}")
+    top = _of(body, "top_logprobs_num", index, many) or 0
+    if type(top) is not int or not 0 <= top <= model.vocab_size:
+        raise BadRequest(f"top_logprobs_num must be a whole number up to the vocabulary of {model.vocab_size}, got {top!r}")
     return Decoding(
         rid=_rid(body.get("rid"), index, many),
         prompt_ids=prompt_ids,
@@ -63,6 +65,7 @@ def _decoding(prompt: Any, body: Mapping[str, Any], index: int, many: bool, mode
         max_new_tokens=_max_new_tokens(sampling.max_new_tokens, len(prompt_ids), model.context_length),
         return_logprob=bool(return_logprob),
         logprob_start_len=start,
+        top_logprobs_num=top,
     )
 
 
@@ -133,12 +136,19 @@ def render(decoding: Decoding) -> dict[str, Any]:
         outputs = zip(decoding.output_logprobs, decoding.output_ids, strict=True)
         meta["output_token_logprobs"] = [_entry(logprob, token) for logprob, token in outputs]
         meta["input_token_logprobs"] = [_entry(logprob, token) for logprob, token in decoding.input_logprobs or []]
+    if decoding.return_logprob and decoding.top_logprobs_num:
+        meta["output_top_logprobs"] = [_entries(top) for top in decoding.output_top]
+        meta["input_top_logprobs"] = [_entries(top) for top in decoding.input_top]
     return {"text": _text(decoding, served), "output_ids": decoding.output_ids, "meta_info": meta}
 
 
 def _entry(logprob: float | None, token: int) -> list[float | int | None]:
     """SGLang's triple; JSON has no NaN, so a diverged model's log-probability is null."""
     return [logprob if logprob is not None and math.isfinite(logprob) else None, token, None]
+
+
+def _entries(top: Top | None) -> list[list[float | int | None]] | None:
+    return None if top is None else [_entry(logprob, token) for logprob, token in top]
 
 
 def _text(decoding: Decoding, served: Served) -> str:

@@ -1,0 +1,107 @@
+"""A point is compared with another on the prompts that both were asked, and what can't be compared says why.
+
+Prompts are paired by id *and* content, so that a row that was edited is another prompt. Only points of one suite digest were
+asked and graded in the same way: nothing is compared across two of them unless a person insists.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal
+
+import xxhash
+
+from infra.errors import PinpointError
+from infra.model import Comparison, EvalPoint, EvalReport, Sample
+from infra.records import history, read_samples
+from infra.statistics import mean_by_prompt, paired_difference
+from infra.store import Store
+
+logger = logging.getLogger(__name__)
+NOT_READABLE = (PinpointError, OSError, ValueError)
+_OTHERS: Sequence[tuple[int, Literal["previous", "baseline"]]] = ((-1, "previous"), (0, "baseline"))
+PromptKey = tuple[str, str]
+
+
+class PromptScores:
+    """Mean reward by prompt, of datasets at points of one suite; each is read from the store once."""
+
+    def __init__(self, store: Store, suite: str) -> None:
+        self.store, self.suite = store, suite
+        self._read: dict[tuple[EvalPoint, str], dict[PromptKey, float]] = {}
+
+    def of(self, point: EvalPoint, dataset: str) -> dict[PromptKey, float]:
+        """Raises what reading samples raises: see `read_samples`."""
+        if (point, dataset) not in self._read:
+            samples = read_samples(self.store, point, self.suite, dataset)
+            self._read[point, dataset] = mean_by_prompt(samples, prompt_key)
+        return self._read[point, dataset]
+
+
+def prompt_key(sample: Sample) -> PromptKey:
+    return sample.problem_id, xxhash.xxh3_128_hexdigest(repr((sample.prompt, sample.answer)).encode())
+
+
+def compare(
+    scores: PromptScores,
+    mine: EvalPoint,
+    other: EvalPoint,
+    dataset: str,
+    against: Literal["previous", "baseline", "asked"],
+) -> Comparison:
+    """`mine` minus `other`; never raises for samples that are gone or can't be read."""
+    made = Comparison(dataset=dataset, against=against, other=other)
+    try:
+        mine_by_prompt, other_by_prompt = scores.of(mine, dataset), scores.of(other, dataset)
+    except FileNotFoundError as error:
+        return replace(made, reason=f"its samples are not in the store: {error}")
+    except NOT_READABLE as error:
+        return replace(made, reason=f"its samples can't be read: {error}")
+    unpaired = len(mine_by_prompt.keys() ^ other_by_prompt.keys())
+    difference = paired_difference(mine_by_prompt, other_by_prompt)
+    reason = "" if difference else "no prompt has a grade at both points"
+    return replace(made, difference=difference, unpaired=unpaired, reason=reason)
+
+
+def with_comparisons(store: Store, report: EvalReport) -> EvalReport:
+    """The report with each dataset beside the previous point and the baseline; never raises for what can't be compared.
+
+    The previous point is the newest measured one at an earlier step, the baseline the oldest, both of the same suite digest
+    and of this start of the trainer or an earlier one.
+    """
+    if not report.results:
+        return report
+    try:
+        before = _measured_before(store, report)
+    except NOT_READABLE as error:
+        return without_comparisons(report, f"the run's earlier points can't be read: {error}")
+    alike = [earlier.point for earlier in before if earlier.suite_digest == report.suite_digest]
+    if not alike:
+        return without_comparisons(report, f"the suite has changed since {before[-1].point.name}") if before else report
+    scores = PromptScores(store, report.suite)
+    made = [
+        compare(scores, report.point, alike[position], result.dataset, against)
+        for result in report.results
+        for position, against in _OTHERS
+    ]
+    return replace(report, comparisons=tuple(made), points_so_far=len(alike) + 1)
+
+
+def without_comparisons(report: EvalReport, reason: str) -> EvalReport:
+    """Every dataset of the report says why it is compared with nothing."""
+    logger.warning("%s, suite %s is compared with no earlier point: %s", report.point.name, report.suite, reason)
+    none = [
+        Comparison(dataset=result.dataset, against=against, other=None, reason=reason)
+        for result in report.results
+        for _, against in _OTHERS
+    ]
+    return replace(report, comparisons=tuple(none))
+
+
+def _measured_before(store: Store, report: EvalReport) -> list[EvalReport]:
+    """The run's reports of this suite at earlier steps, by step; not those of a later start of the trainer."""
+    records = [record for record in history(store, report.point.run) if record.suite == report.suite]
+    reports = [record for record in records if isinstance(record, EvalReport) and record.point.attempt <= report.point.attempt]
+    return [earlier for earlier in reports if earlier.point.step < report.point.step]

@@ -1,0 +1,60 @@
+"""Fleets that run are found, looked at and ended, by people; none is started by looking."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from infra.concurrency import gather_all
+from infra.errors import ConfigError, LeaseLost
+from infra.fleet.lease import CALL_TIMEOUT_S, NAMESPACE, call, connect
+from infra.model import FleetStatus
+
+PREFIX = "fleet-"
+END_TIMEOUT_S = 120.0
+
+
+async def fleets() -> list[FleetStatus]:
+    """All fleets of the cluster, by name. Raises ServiceUnreachable if Ray does not answer."""
+    await asyncio.to_thread(connect)
+    found = await gather_all(_status(name) for name in _names())
+    return [status for status in found if status is not None]
+
+
+async def end(name: str, *, force: bool = False) -> None:
+    """Ends the engines of a fleet and frees what they hold; its next lease starts others.
+
+    Raises FleetHeld if somebody has it, unless by force; ConfigError if there is no such fleet.
+    """
+    import ray
+
+    await asyncio.to_thread(connect)
+    if name not in _names():
+        known = ", ".join(_names()) or "none"
+        raise ConfigError(f"no fleet {name!r} runs in this Ray cluster; fleets there: {known}")
+    warden = _warden(name)
+    await call(warden.end.remote(force=force), END_TIMEOUT_S)
+    ray.kill(warden)
+
+
+def _names() -> list[str]:
+    import ray
+
+    actors = [actor for actor in ray.util.list_named_actors(all_namespaces=True) if actor["namespace"] == NAMESPACE]
+    return sorted(actor["name"].removeprefix(PREFIX) for actor in actors if actor["name"].startswith(PREFIX))
+
+
+async def _status(name: str) -> FleetStatus | None:
+    """None for a fleet that has just ended."""
+    try:
+        status: FleetStatus = await call(_warden(name).status.remote(), CALL_TIMEOUT_S)
+    except (LeaseLost, ValueError):
+        return None
+    return status
+
+
+def _warden(name: str) -> Any:
+    """Raises ValueError if it is not there any more."""
+    import ray
+
+    return ray.get_actor(f"{PREFIX}{name}", namespace=NAMESPACE)

@@ -1,0 +1,71 @@
+"""A user's own function grades; what it gives is a reward, or it is an error of that sample."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from infra.errors import ConfigError
+from infra.grading.scoring import Score
+from infra.model import DatasetSpec, Problem
+from infra.model.graders import CustomGrader
+
+GIVEN = ("prompt", "response", "answer", "row")
+
+
+def custom(settings: CustomGrader, spec: DatasetSpec) -> Score:
+    """Raises ConfigError for a function that is not there, or asks for what a grader is not given."""
+    function = _function(settings.function)
+    wanted = _wanted(function, settings.function)
+
+    def score(problem: Problem, answer: str) -> float | None:
+        given = {"prompt": problem.prompt, "response": answer, "answer": problem.answer, "row": problem.entry}
+        result = function(**{name: given[name] for name in wanted})
+        if inspect.isawaitable(result):
+            import asyncio  # most workers do without
+
+            result = asyncio.run(_awaited(result))
+        return reward_in(result, settings.reward_key)
+
+    return score
+
+
+def reward_in(result: Any, key: str) -> float | None:
+    """A number or bool, or what a mapping has under `key`. Raises KeyError, TypeError."""
+    if isinstance(result, Mapping):
+        if key not in result:
+            raise KeyError(f"the grade has no {key!r}; its keys: {', '.join(map(str, result))}")
+        result = result[key]
+    if result is None:
+        return None
+    if not hasattr(result, "__float__"):
+        raise TypeError(f"a grade is a number, a bool, or a mapping with {key!r}, not {type(result).__name__}: {result!r:.80}")
+    return float(result)
+
+
+def _function(name: str) -> Callable[..., Any]:
+    module, _, attribute = name.partition(":")
+    try:
+        found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
+    except (ImportError, AttributeError) as error:
+        raise ConfigError(f"grader {name}: {error}") from None
+    if not callable(found):
+        raise ConfigError(f"grader {name} can't be called: it is a {type(found).__name__}")
+    return found
+
+
+def _wanted(function: Callable[..., Any], name: str) -> list[str]:
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return list(GIVEN)
+    for each in parameters:
+        if each.name not in GIVEN and each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
+            raise ConfigError(f"grader {name} has a parameter {each.name!r}; a grader is given {', '.join(GIVEN)}, by name")
+    return [each.name for each in parameters if each.name in GIVEN]
+
+
+async def _awaited(result: Any) -> Any:
+    return await result

@@ -1,0 +1,34 @@
+"""What a fleet says of itself while it works or waits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineStatus:
+    """One engine; all but its name and `state`, which is for people, is empty where nobody knows."""
+
+    name: str
+    state: str
+    node: str = ""
+    base_url: str = ""
+    pid: int = 0
+    weight_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetStatus:
+    """`holder` is empty if nobody has the fleet; it then ends in `ends_in_s` seconds unless somebody asks for it.
+
+    `lease_left_s`: seconds after which a holder that does not renew has lost it.
+    """
+
+    name: str
+    engine: str
+    num_gpus: int
+    holder: str
+    epoch: int
+    lease_left_s: float
+    ends_in_s: float | None
+    engines: tuple[EngineStatus, ...]

@@ -1,0 +1,146 @@
+"""A point is compared with another on the prompts that both were asked, and what can't be compared says why."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from infra.comparing import PromptScores, compare, with_comparisons, without_comparisons
+from infra.model import EvalPoint, EvalReport, Sample
+from infra.records import commit, point_prefix, write_samples
+from infra.store import Store
+from tests.infra.examples import REPORT, SKIPPED, report_at, sample
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path.as_uri())
+
+
+def answers(right: int, of: int = 20) -> list[Sample]:
+    return [sample(f"p{i}", 0, float(i < right), prompt=f"{i}+1=", answer=str(i + 1)) for i in range(of)]
+
+
+def measured(store: Store, step: int, right: int, attempt: int = 0, suite_digest: str = REPORT.suite_digest) -> EvalReport:
+    """A point with its samples and its record in the store."""
+    report = replace(report_at(step, attempt), suite_digest=suite_digest)
+    write_samples(store, report.point, "suite", "sums", answers(right))
+    commit(store, with_comparisons(store, report))
+    return report
+
+
+def new(store: Store, step: int, right: int, attempt: int = 0) -> EvalReport:
+    """A report as it is before it is committed: its samples are in the store."""
+    report = report_at(step, attempt)
+    write_samples(store, report.point, "suite", "sums", answers(right))
+    return with_comparisons(store, report)
+
+
+def test_a_point_is_compared_with_the_previous_one_and_the_baseline(store: Store) -> None:
+    for step, right in ((0, 2), (20, 8)):
+        measured(store, step, right)
+    previous, baseline = (report := new(store, 40, 12)).comparisons
+    assert (previous.against, previous.other) == ("previous", EvalPoint(run="run", step=20))
+    assert (baseline.against, baseline.other) == ("baseline", EvalPoint(run="run", step=0))
+    assert previous.difference is not None
+    assert baseline.difference is not None
+    assert (previous.difference.mean, baseline.difference.mean) == pytest.approx((0.2, 0.5))
+    assert (baseline.difference.gained, baseline.difference.lost, baseline.difference.verdict) == (10, 0, "higher")
+    assert report.points_so_far == 3
+
+
+def test_the_first_measured_point_is_compared_with_nothing(store: Store) -> None:
+    assert new(store, 0, 3).comparisons == ()
+
+
+def test_a_skipped_point_is_not_the_previous_one_and_a_later_step_neither(store: Store) -> None:
+    measured(store, 0, 2)
+    commit(store, replace(SKIPPED, point=EvalPoint(run="run", step=20)))
+    measured(store, 60, 9)
+    previous, _ = new(store, 40, 4).comparisons
+    assert previous.other == EvalPoint(run="run", step=0)
+
+
+def test_a_resumed_run_is_compared_with_its_own_past(store: Store) -> None:
+    measured(store, 20, 2)
+    measured(store, 40, 4, attempt=2)
+    measured(store, 40, 6, attempt=1)
+    previous, baseline = new(store, 60, 8, attempt=1).comparisons
+    assert previous.other == EvalPoint(run="run", step=40, attempt=1)
+    assert baseline.other == EvalPoint(run="run", step=20)
+
+
+def test_points_of_a_suite_that_has_changed_are_not_compared_and_it_says_so(store: Store) -> None:
+    measured(store, 0, 2, suite_digest="6" * 32)
+    previous, baseline = new(store, 20, 4).comparisons
+    assert previous.difference is baseline.difference is None
+    assert "suite has changed since run · step 000000" in previous.reason
+
+
+def test_samples_that_are_gone_cost_the_comparison_and_not_the_report(store: Store) -> None:
+    measured(store, 0, 2)
+    store.delete(f"{point_prefix(EvalPoint(run='run', step=0), 'suite')}/samples/sums.jsonl")
+    previous, _ = new(store, 20, 4).comparisons
+    assert previous.difference is None
+    assert "samples are not in the store" in previous.reason
+
+
+@pytest.mark.parametrize("torn", [b'{"problem_id": "p0", "ind', b"{}\n", b"\xff\n"])
+def test_samples_that_can_not_be_read_cost_the_comparison_and_not_the_report(store: Store, torn: bytes) -> None:
+    measured(store, 0, 2)
+    store.write(f"{point_prefix(EvalPoint(run='run', step=0), 'suite')}/samples/sums.jsonl", torn)
+    previous, _ = new(store, 20, 4).comparisons
+    assert previous.difference is None
+    assert "can't be read" in previous.reason
+
+
+def test_a_torn_record_of_an_earlier_point_costs_the_comparison_and_not_the_report(store: Store) -> None:
+    measured(store, 0, 2)
+    store.write(f"{point_prefix(EvalPoint(run='run', step=0), 'suite')}/record.json", b'{"kind": "rep')
+    previous, _ = new(store, 20, 4).comparisons
+    assert previous.difference is None
+    assert "earlier points can't be read" in previous.reason
+
+
+def test_prompts_are_paired_by_id_and_content(store: Store) -> None:
+    points = [EvalPoint(run="run", step=step) for step in (0, 20)]
+    edited = [replace(one, prompt="another") if one.problem_id == "p0" else one for one in answers(5)]
+    write_samples(store, points[0], "suite", "sums", answers(5))
+    write_samples(store, points[1], "suite", "sums", reversed(edited))
+    made = compare(PromptScores(store, "suite"), points[1], points[0], "sums", "asked")
+    assert made.difference is not None
+    assert (made.difference.n, made.difference.mean, made.unpaired) == (19, 0.0, 2)
+
+
+def test_a_prompt_that_has_a_grade_at_one_point_only_is_left_out(store: Store) -> None:
+    points = [EvalPoint(run="run", step=step) for step in (0, 20)]
+    ungraded = [replace(one, reward=None) if one.problem_id in ("p0", "p1") else one for one in answers(5)]
+    write_samples(store, points[0], "suite", "sums", answers(5))
+    write_samples(store, points[1], "suite", "sums", ungraded)
+    made = compare(PromptScores(store, "suite"), points[1], points[0], "sums", "asked")
+    assert made.difference is not None
+    assert (made.difference.n, made.unpaired) == (18, 2)
+
+
+def test_without_a_common_prompt_there_is_a_reason_and_no_number(store: Store) -> None:
+    points = [EvalPoint(run="run", step=step) for step in (0, 20)]
+    write_samples(store, points[0], "suite", "sums", [sample("a")])
+    write_samples(store, points[1], "suite", "sums", [sample("b")])
+    made = compare(PromptScores(store, "suite"), points[1], points[0], "sums", "asked")
+    assert (made.difference, made.reason) == (None, "no prompt has a grade at both points")
+
+
+def test_a_black_box_has_no_samples_to_compare(store: Store) -> None:
+    measured(store, 0, 2)
+    metrics = replace(report_at(20), results=(), metrics={"mmlu": 0.5})
+    assert with_comparisons(store, metrics) == metrics
+
+
+def test_every_dataset_says_why_it_is_compared_with_nothing() -> None:
+    made = without_comparisons(REPORT, "too slow").comparisons
+    assert [(one.dataset, one.against, one.reason) for one in made] == [
+        ("sums", "previous", "too slow"),
+        ("sums", "baseline", "too slow"),
+    ]

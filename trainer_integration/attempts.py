@@ -1,0 +1,36 @@
+"""A step that is asked for again gets an attempt that its run has not used, and training waits a moment for it at most."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+
+from infra.errors import PinpointError
+from infra.records import next_attempt
+from infra.store import Store
+
+logger = logging.getLogger(__name__)
+WAIT_S = 0.25  # a store that takes longer to count an attempt is not waited for
+UNCOUNTED = 1_000_000  # attempts above are no counts of starts: the clock makes them unique
+
+
+def another_attempt(store: Store, run: str, last: int) -> int:
+    """After `last`: counted by the store, or taken from the clock, and later ones from that, if the store does not do it soon.
+
+    It may take minutes to fail, or hang.
+    """
+    if last >= UNCOUNTED:
+        return last + 1
+    counted: list[int] = []
+    counting = threading.Thread(target=_count, args=(store, run, counted), name="pinpoint-attempt", daemon=True)
+    counting.start()
+    counting.join(WAIT_S)
+    return next(iter(counted), last + UNCOUNTED + int(time.time()))
+
+
+def _count(store: Store, run: str, counted: list[int]) -> None:
+    try:
+        counted.append(next_attempt(store, run))
+    except (PinpointError, OSError) as error:
+        logger.warning("pinpoint: an attempt of %s is not counted: %s", run, error)
