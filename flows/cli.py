@@ -20,7 +20,9 @@ from typer.exceptions import TyperException
 from flows import fleet
 from flows.asked import asked_black_box, asked_suite, point_of, submit_and_wait
 from flows.compare import compare
-from flows.terminal import curve, error_line, places, scores
+from flows.given import SettingsOption, StoreOption, usable_settings
+from flows.terminal import curve, error_line, scores
+from flows.tidying import deliver, reclaim
 from infra.config import Settings, load_settings
 from infra.errors import ConfigError, PinpointError, TrainingFailed
 from infra.model import EvalPoint, EvalReport, EvalRequest, FleetSpec, SkippedPoint, SnapshotSource
@@ -41,12 +43,8 @@ app = typer.Typer(
     help="Evaluate the snapshots of a model while it is being trained, and prove which weights were measured.",
 )
 out, err = Console(), Console(stderr=True)
-app.add_typer(fleet.app, name="fleet")
-app.command()(compare)
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
-SettingsOption = Annotated[Path | None, typer.Option("--settings", help="YAML file with settings (docs/settings.md)")]
-StoreOption = Annotated[str | None, typer.Option("--store", help="object store: file:///folder or s3://bucket/prefix")]
 PortOption = Annotated[int | None, typer.Option("--port", help="port of the Prefect server; default 4200, or any free one")]
 
 
@@ -68,7 +66,7 @@ def demo(
     """Train a tiny model by asynchronous RL and evaluate it on the way, for real, on this machine."""
     from flows.demo import DemoOptions, new_run_name
 
-    settings = _settings(settings_file, store)
+    settings = usable_settings(settings_file, store)
     run = EvalPoint(run=run or new_run_name(), step=0).run
     if run in runs(Store(settings.store)):
         raise ConfigError(f"run {run!r} is in {settings.store} already: choose another name with --run")
@@ -109,7 +107,7 @@ def up(port: PortOption = None, store: StoreOption = None, settings_file: Settin
     """Run Prefect, Ray and the runner of flows on this machine until Ctrl-C."""
     from flows.stack import stack_of
 
-    settings = _settings(settings_file, store)
+    settings = usable_settings(settings_file, store)
     with ExitStack() as started:
         with out.status("Starting Prefect, Ray and the runner of flows ..."):
             stack = started.enter_context(stack_of(settings, port=port))
@@ -136,7 +134,7 @@ def evaluate(
     """Evaluate one checkpoint."""
     from flows.stack import stack_of
 
-    settings = _settings(settings_file, store)
+    settings = usable_settings(settings_file, store)
     black_box = asked_black_box(function, set_ or [])
     loaded = asked_suite(suite, black_box)
     folder = resolve_checkpoint(checkpoint).resolve()
@@ -185,54 +183,6 @@ def check(
         raise typer.Exit(FAILED)
 
 
-@app.command()
-def reclaim(
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="only say what would be deleted")] = False,
-    kept: Annotated[str | None, typer.Option("--kept", metavar="RUN", help="delete what was kept of RUN instead")] = None,
-    store: StoreOption = None,
-    settings_file: SettingsOption = None,
-) -> None:
-    """Delete snapshots, uploads and staged models that no live lease claims."""
-    from infra.reclaim import rows, sweep
-    from trainer_integration.outbox import staged_in_outbox
-
-    settings = _settings(settings_file, store)
-    if kept is not None:
-        _reclaim_kept(Store(settings.store), kept, dry_run)
-        return
-    wanted = staged_in_outbox(settings.home)
-    found = sweep(Store(settings.store), settings.staging_dir, wanted=wanted, dry_run=dry_run)
-    if found:
-        out.print(places(rows(found)))
-    freed = sum(item.size for item in found if item.deleted)
-    out.print(f"{freed:,} bytes freed, {sum(not item.deleted for item in found)} places left as they are.", soft_wrap=True)
-
-
-def _reclaim_kept(store: Store, run: str, dry_run: bool) -> None:
-    from infra.retention import kept, release_kept
-
-    found = kept(store, run)
-    out.print("\n".join(map(store.url_of, found)) or f"nothing is kept of run {run!r} in {store.url}", soft_wrap=True)
-    if found and not dry_run:
-        out.print(f"{release_kept(store, run):,} bytes freed.")
-
-
-@app.command()
-def deliver(
-    wait: Annotated[float, typer.Option("--wait", min=0, metavar="SECONDS", help="how long to try")] = 15.0,
-    store: StoreOption = None,
-    settings_file: SettingsOption = None,
-) -> None:
-    """Deliver what trainers on this machine left: points for Prefect, and skips for due steps that a killed trainer lost."""
-    from flows.deliver import deliver_and_tell
-
-    settings = load_settings(settings_file, store_url=store)
-    settings.export_s3()
-    if not deliver_and_tell(settings, wait, out):
-        error_line(err, f"not all was taken within {wait:g} s: see that Prefect and the store are there, and try again")
-        raise typer.Exit(FAILED)
-
-
 @app.command(name="history")
 def show_history(
     run: Annotated[str | None, typer.Argument(help="without it, the runs are listed")] = None,
@@ -240,7 +190,7 @@ def show_history(
     settings_file: SettingsOption = None,
 ) -> None:
     """Show the evaluation history of a run."""
-    opened = Store(_settings(settings_file, store).store)
+    opened = Store(usable_settings(settings_file, store).store)
     known = runs(opened)
     if run is None:
         out.print("\n".join(known) or f"no runs yet in {opened.url}", soft_wrap=True, highlight=False)
@@ -248,6 +198,12 @@ def show_history(
     if run not in known:
         raise ConfigError(f"no run {run!r} in {opened.url}; runs there: {', '.join(known) or 'none'}")
     out.print(curve(run, history(opened, run)))
+
+
+app.command()(compare)
+app.add_typer(fleet.app, name="fleet")
+app.command()(reclaim)
+app.command()(deliver)
 
 
 def main() -> None:
@@ -284,11 +240,3 @@ def _unwinding_once() -> Iterator[None]:
     finally:  # all is unwound; at its end the interpreter would put back handlers that kill
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-
-
-def _settings(file: Path | None, store: str | None) -> Settings:
-    """The settings, with a store that has been written to: an unusable one is found before anything is started."""
-    settings = load_settings(file, store_url=store)
-    settings.export_s3()
-    Store(settings.store).check()
-    return settings

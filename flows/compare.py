@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from flows.comparable import Pair, Place, pair_of
+from flows.given import SettingsOption, StoreOption
 from flows.terminal import compared
 from infra.comparing import PromptScores
 from infra.comparing import compare as compare_dataset
@@ -31,8 +31,8 @@ def compare(
         bool, typer.Option("--across-suites", help="compare though the suite has changed, on the prompts that are still equal")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
-    store: Annotated[str | None, typer.Option("--store", help="object store: file:///folder or s3://bucket/prefix")] = None,
-    settings_file: Annotated[Path | None, typer.Option("--settings", help="YAML file with settings (docs/settings.md)")] = None,
+    store: StoreOption = None,
+    settings_file: SettingsOption = None,
 ) -> None:
     """Show what changed from one point to another, prompt by prompt, with its interval (docs/statistics.md)."""
     settings = load_settings(settings_file, store_url=store)

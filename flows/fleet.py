@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
+from flows.given import SettingsOption
 from flows.stack import ray_address_of
 from flows.terminal import fleet_table
 from infra.config import load_settings
@@ -19,7 +20,6 @@ from infra.fleet.standing import end, fleets
 
 app = typer.Typer(no_args_is_help=True, help="See and end the fleets that run.")
 out = Console()
-SettingsOption = Annotated[Path | None, typer.Option("--settings", help="YAML file with settings (docs/settings.md)")]
 
 
 @app.command()

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.errors import BlackBoxFailed, ConfigError, EvalSkip
+from infra.errors import BlackBoxFailed, ConfigError, EvalSkip, PinViolation
 
 logger = logging.getLogger(__name__)
 METHODS = ("evaluate_checkpoint", "dispose")
@@ -74,6 +74,9 @@ async def _answer(asked: dict[str, Any]) -> dict[str, Any]:
         return {"metrics": await evaluate(asked["function"], asked["settings"], folder, asked["input"])}
     except EvalSkip as skip:
         return {"skip": {"reason": skip.reason, "message": skip.message}}
+    except PinViolation as violation:
+        found = {"message": str(violation), "expected": violation.expected, "reported": violation.reported}
+        return {"pin_violation": found}
     except asyncio.CancelledError:
         return {"error": {"message": "it was ended", "traceback": ""}}
     except Exception as error:

@@ -17,7 +17,7 @@ from infra.errors import EngineDead, EngineError, PinViolation
 from infra.model import Manifest
 
 logger = logging.getLogger(__name__)
-TOKENS = 16
+TOKENS = 8
 STRIDE = 7919  # a prime: over any vocabulary that is no multiple of it, the tokens are spread and differ
 TOLERANCE = 0.02  # nats a token; the same weights in other batches, or on other GPUs of a kind, differ by less
 EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "word_embeddings.weight")
@@ -81,7 +81,7 @@ def distance(one: Sequence[float], other: Sequence[float]) -> float:
 
 
 def moved(before: Scores, after: Scores) -> bool | None:
-    """Whether the engine answers otherwise than before its load; None if that is not known."""
+    """Whether an engine answers otherwise than with what it held before; None if that is not known."""
     return before != after if before and after and not any(map(math.isnan, before)) else None
 
 

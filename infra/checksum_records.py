@@ -17,11 +17,15 @@ from infra.store import Store
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChecksumRecord:
-    """The engine's checksums by its tensors, the snapshot's digests by its own; `proved` are tensors of the engine."""
+    """The engine's checksums by its tensors, the snapshot's digests by its own; `proved` are tensors of the engine.
+
+    `canary` is what it then said of `infra.canary`'s text.
+    """
 
     engine: dict[str, str]
     snapshot: dict[str, str]
     proved: tuple[str, ...]
+    canary: tuple[float, ...] = ()
 
 
 _RECORD = TypeAdapter(ChecksumRecord)

@@ -13,7 +13,7 @@ from infra.concurrency import settle_all
 from infra.engines.client import EngineClient
 from infra.errors import EngineError, PinViolation
 from infra.model import EngineProof, EngineRef, FleetLease, PinnedFleet, SnapshotRef
-from infra.proving import Elsewhere, Holding, Verdict, canary_moved, cover, prove, remember
+from infra.proving import Elsewhere, Holding, Verdict, cover, prove, remember
 from infra.store import Store
 
 logger = logging.getLogger(__name__)
@@ -48,7 +48,7 @@ async def pin(
     loaded = as_loaded(snapshot, lease.engines)
     coverages = await cover(holdings, loaded, elsewhere)
     verdicts = await asyncio.to_thread(prove, holdings, coverages, loaded, store)
-    pinned = PinnedFleet(lease=lease, snapshot=snapshot, proofs=tuple(_proof(verdict, snapshot) for verdict in verdicts))
+    pinned = PinnedFleet(lease=lease, snapshot=snapshot, proofs=tuple(_proof(verdict) for verdict in verdicts))
     if store is not None:
         await asyncio.to_thread(remember, verdicts, loaded, store)
     logger.info("pinned %s on %d engines of fleet %s", pinned.version.token, len(verdicts), lease.fleet)
@@ -94,8 +94,6 @@ async def _load(engine: EngineRef, api_key: str, snapshot: SnapshotRef) -> Holdi
     deadline_s = LOAD_BASE_S + manifest.n_bytes / LOAD_BYTES_PER_S
     async with EngineClient(engine.base_url, api_key) as client:
         before = await client.weight_version()
-        await client.resume()  # whoever had it before may have left it paused
-        heard_before = await listen(client, manifest, before) if "/" in before else ()
         started = time.monotonic()
         await client.update_weights(engine.checkpoint_path, expected, deadline_s)
         seconds = time.monotonic() - started
@@ -118,11 +116,10 @@ async def _load(engine: EngineRef, api_key: str, snapshot: SnapshotRef) -> Holdi
         algorithm=algorithm,
         load_seconds=seconds,
         canary=heard,
-        canary_before=heard_before,
     )
 
 
-def _proof(verdict: Verdict, snapshot: SnapshotRef) -> EngineProof:
+def _proof(verdict: Verdict) -> EngineProof:
     holding = verdict.holding
     return EngineProof(
         engine=holding.engine.name,
@@ -133,5 +130,5 @@ def _proof(verdict: Verdict, snapshot: SnapshotRef) -> EngineProof:
         tensors=len(holding.tensors),
         tensors_proved=len(verdict.proved),
         canary=holding.canary,
-        canary_moved=canary_moved(holding, snapshot),
+        canary_moved=verdict.moved,
     )

@@ -28,10 +28,7 @@ Elsewhere = Callable[[EngineRef, Mapping[str, str], Manifest], Awaitable[Coverag
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Holding:
-    """What one engine says after its load, and the version that it served before.
-
-    `canary` and `canary_before` are of `infra.canary`, after the load and before it.
-    """
+    """What one engine says after its load, and the version that it served before; `canary` is of `infra.canary`."""
 
     engine: EngineRef
     before: str
@@ -41,16 +38,19 @@ class Holding:
     algorithm: str
     load_seconds: float
     canary: Scores = ()
-    canary_before: Scores = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """How well a holding is proved; `proved` are the engine's tensors whose content is the snapshot's."""
+    """How well a holding is proved; `proved` are the engine's tensors whose content is the snapshot's.
+
+    `moved` says whether the canary differs from the one recorded for what the engine served before; None if there is none.
+    """
 
     holding: Holding
     level: ProofLevel
     proved: frozenset[str]
+    moved: bool | None = None
 
 
 async def cover(holdings: Sequence[Holding], snapshot: SnapshotRef, elsewhere: Elsewhere | None) -> dict[str, Coverage]:
@@ -86,35 +86,7 @@ def prove(
         else:
             verdicts.append(_judge(holding, coverages[holding.checksum], reproducible, snapshot, store))
     agree({holding.engine.name: holding.canary for holding in holdings}, snapshot.version.token)
-    for verdict in verdicts:
-        _listen(verdict, snapshot)
     return verdicts
-
-
-def same_weights(holding: Holding, snapshot: SnapshotRef) -> bool:
-    """Whether the engine served this very snapshot before; not known of one that had no version of ours."""
-    return holding.before.rpartition("/")[2] == snapshot.version.token.rpartition("/")[2]
-
-
-def canary_moved(holding: Holding, snapshot: SnapshotRef) -> bool | None:
-    """Whether the canary differs from that of another snapshot before; None if there was none, or it is not known."""
-    other = "/" in holding.before and not same_weights(holding, snapshot)
-    return moved(holding.canary_before, holding.canary) if other else None
-
-
-def _listen(verdict: Verdict, snapshot: SnapshotRef) -> None:
-    """An engine that answers as before has not moved, unless its content says that it has: the canary is one text only."""
-    if canary_moved(verdict.holding, snapshot) is not False:
-        return
-    name, before = verdict.holding.engine.name, verdict.holding.before
-    if verdict.level is ProofLevel.CONTENT:
-        logger.warning("engine %s holds %s, and finds the canary as likely as %s", name, verdict.holding.version, before)
-        return
-    raise PinViolation(
-        f"engine {name} answers with {verdict.holding.version} to the last bit as it did with {before}: it has not moved",
-        expected=verdict.holding.version,
-        reported={name: before},
-    )
 
 
 def remember(verdicts: Sequence[Verdict], snapshot: SnapshotRef, store: Store) -> None:
@@ -123,7 +95,8 @@ def remember(verdicts: Sequence[Verdict], snapshot: SnapshotRef, store: Store) -
     for verdict in verdicts:
         configuration = verdict.holding.engine.configuration
         if configuration and verdict.holding.algorithm != MANIFEST_ALGORITHM:
-            kept = ChecksumRecord(engine=verdict.holding.tensors, snapshot=digests, proved=tuple(sorted(verdict.proved)))
+            held, proved = verdict.holding, tuple(sorted(verdict.proved))
+            kept = ChecksumRecord(engine=held.tensors, snapshot=digests, proved=proved, canary=held.canary)
             ChecksumRecords(store, configuration).add(snapshot.manifest.snapshot_digest, kept)
 
 
@@ -154,7 +127,32 @@ def _judge(
     if before is not None:
         _refuse(holding, _left_behind(holding, before, snapshot) - coverage.proved, f"is still that of {holding.before}")
     level = ProofLevel.CONTENT if coverage.whole else ProofLevel.RECORDED if recorded else ProofLevel.AGREEMENT
-    return Verdict(holding=holding, level=level, proved=coverage.proved)
+    changed = before is not None and before.snapshot != {
+        name: entry.digest for name, entry in snapshot.manifest.tensors.items()
+    }
+    verdict = Verdict(
+        holding=holding,
+        level=level,
+        proved=coverage.proved,
+        moved=moved(before.canary, holding.canary) if before is not None and changed else None,
+    )
+    _listen(verdict)
+    return verdict
+
+
+def _listen(verdict: Verdict) -> None:
+    """One that answers as before has not moved, unless its content says that it has: the canary is one text only."""
+    if verdict.moved is not False:
+        return
+    name, holding = verdict.holding.engine.name, verdict.holding
+    if verdict.level is ProofLevel.CONTENT:
+        logger.warning("engine %s holds %s, and finds the canary as likely as %s", name, holding.version, holding.before)
+        return
+    raise PinViolation(
+        f"engine {name} answers with {holding.version} to the last bit as engines did with {holding.before}: it has not moved",
+        expected=holding.version,
+        reported={name: holding.before},
+    )
 
 
 def _differing(holding: Holding, recorded: ChecksumRecord) -> set[str]:

@@ -84,4 +84,3 @@ def read_manifest(store: Store, prefix: str) -> Manifest:
         raise SnapshotMissing(f"{store.url_of(prefix)} has no {MANIFEST}: the export did not finish") from None
     except ValueError as error:
         raise SnapshotInvalid(f"{store.url_of(prefix)}/{MANIFEST} can't be read: {error}", subject=MANIFEST) from None
-

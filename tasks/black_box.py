@@ -29,7 +29,7 @@ from pydantic import TypeAdapter
 
 from infra.concurrency import in_thread
 from infra.config import load_settings
-from infra.errors import BlackBoxFailed, EvalSkip
+from infra.errors import BlackBoxFailed, EvalSkip, PinViolation
 from infra.fetched import NodeCache
 from infra.model import BlackBoxSpec, EvalRequest, Manifest, SnapshotRef
 from infra.processes import fated
@@ -43,7 +43,7 @@ _MANIFEST = TypeAdapter(Manifest)
 
 @task(name="black_box", task_run_name="evaluate step {request.point.step}", timeout_seconds=TIMEOUT_S, **UNCACHED)
 async def evaluate_checkpoint(request: EvalRequest, spec: BlackBoxSpec, snapshot: SnapshotRef) -> dict[str, float]:
-    """Raises EvalSkip as the evaluation does; BlackBoxFailed for its exceptions, whose traceback is logged."""
+    """Raises EvalSkip and PinViolation as the evaluation does; BlackBoxFailed for other exceptions, whose traceback is logged."""
     settings = load_settings()
     cache = NodeCache(settings.staging_dir / "fetched" / f"black-box-{uuid.uuid4().hex}", settings.fetched_bytes)
     try:
@@ -54,6 +54,9 @@ async def evaluate_checkpoint(request: EvalRequest, spec: BlackBoxSpec, snapshot
             await asyncio.to_thread(cache.evict)
     if "skip" in answer:
         raise EvalSkip(answer["skip"]["reason"], answer["skip"]["message"])
+    if "pin_violation" in answer:
+        found = answer["pin_violation"]
+        raise PinViolation(found["message"], expected=found["expected"], reported=found["reported"])
     if "error" in answer:
         logger.error("%s failed on %s:\n%s", spec.function, request.point.name, answer["error"]["traceback"])
         raise BlackBoxFailed(f"{spec.function}: {answer['error']['message']}")

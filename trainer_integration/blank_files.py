@@ -131,6 +131,6 @@ def _has_nameless(folder: Path) -> bool:
         finally:
             os.close(descriptor)
         probe.unlink()
-    except OSError:
+    except (OSError, AttributeError):  # the latter where Linux is not
         return False
     return True

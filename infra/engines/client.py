@@ -76,6 +76,13 @@ class EngineClient:
         """A round trip to the part that generates, paused or not. Raises EngineError if it gives no answer in time."""
         await self._call("GET", "/server_info", timeout_s=timeout_s)
 
+    async def load(self, timeout_s: float) -> tuple[int, int]:
+        """How many requests it works on, and how many wait in it, over all its ranks."""
+        answer = await self._call("GET", "/v1/loads?include=core", timeout_s=timeout_s)
+        with self._understood("/v1/loads", answer):
+            ranks = answer["loads"]
+            return sum(int(rank["num_running_reqs"]) for rank in ranks), sum(int(rank["num_waiting_reqs"]) for rank in ranks)
+
     async def update_weights(self, checkpoint_path: str, version: str, timeout_s: float) -> None:
         """Loads a checkpoint folder that the engine can read, and labels it `version`.
 

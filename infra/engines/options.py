@@ -59,7 +59,7 @@ def ask(spec: FleetSpec) -> Options | None:
     if spec.engine_python is not None and shutil.which(spec.engine_python) is None:
         logger.warning("fleet %s: %s is not on this machine; engine arguments are not checked", spec.name, spec.engine_python)
         return None
-    device = [] if spec.gpus_per_engine else ["--device", "cpu"]
+    device = ["--device", "cpu"] if resolve(spec).get("device") == "cpu" else []
     command = [*interpreter(spec), str(LAUNCHER), "--list-options", *device]
     try:
         asked = subprocess.run(command, capture_output=True, text=True, timeout=ASK_TIMEOUT_S, env={**os.environ, **OFFLINE})

@@ -21,7 +21,7 @@ from infra.model import EngineRef, FleetLease, FleetSpec, Manifest, SnapshotRef
 from infra.reproduction import Coverage
 
 logger = logging.getLogger(__name__)
-NAMESPACE = "pinpoint"
+NAMESPACE, PREFIX = "pinpoint", "fleet-"
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 30.0
 TURN_POLL_S = 0.5
@@ -100,14 +100,14 @@ async def give_back(lease: FleetLease) -> None:
     import ray
 
     try:
-        await call(warden(lease.fleet).give_back.remote(lease.epoch), CALL_TIMEOUT_S)
-    except (ray.exceptions.RayError, TimeoutError) as error:
+        await call(existing_warden(lease.fleet).give_back.remote(lease.epoch), CALL_TIMEOUT_S)
+    except (ray.exceptions.RayError, TimeoutError, LeaseLost) as error:
         logger.warning("fleet %s: lease %d not given back, it will expire: %s", lease.fleet, lease.epoch, error)
 
 
 async def confirm(lease: FleetLease) -> None:
     """Raises LeaseLost if the lease is no longer the one that holds the fleet: what was measured since may be mixed."""
-    await call(warden(lease.fleet).renew.remote(lease.epoch), CALL_TIMEOUT_S)
+    await call(existing_warden(lease.fleet).renew.remote(lease.epoch), CALL_TIMEOUT_S)
 
 
 async def revive(lease: FleetLease, engine: EngineRef, snapshot: SnapshotRef) -> EngineRef:
@@ -116,7 +116,7 @@ async def revive(lease: FleetLease, engine: EngineRef, snapshot: SnapshotRef) ->
     Raises LeaseLost, or FleetUnhealthy or NoCapacity if none comes up.
     """
     await asyncio.to_thread(connect)
-    reference = warden(lease.fleet).revive.remote(lease.epoch, engine, snapshot)
+    reference = existing_warden(lease.fleet).revive.remote(lease.epoch, engine, snapshot)
     revived: EngineRef = await call(reference, REVIVE_TIMEOUT_S)
     return revived
 
@@ -125,7 +125,9 @@ async def reproduce_on_node(lease: FleetLease, engine: EngineRef, held: Mapping[
     """`infra.reproduction.reproduce`, where the engine's copy of the snapshot is. Raises LeaseLost."""
     await asyncio.to_thread(connect)
     timeout_s = CALL_TIMEOUT_S + manifest.n_bytes / READ_BYTES_PER_S
-    coverage: Coverage = await call(warden(lease.fleet).reproduce.remote(lease.epoch, engine, held, manifest), timeout_s)
+    coverage: Coverage = await call(
+        existing_warden(lease.fleet).reproduce.remote(lease.epoch, engine, held, manifest), timeout_s
+    )
     return coverage
 
 
@@ -135,13 +137,23 @@ async def _keep(lease: FleetLease, every_s: float) -> None:
         await confirm(lease)
 
 
+def existing_warden(fleet: str) -> Any:
+    """Raises LeaseLost if there is none: whoever had a lease of it has none any more."""
+    import ray
+
+    try:
+        return ray.get_actor(f"{PREFIX}{fleet}", namespace=NAMESPACE)
+    except ValueError:
+        raise LeaseLost(f"the warden of fleet {fleet} is gone: it was stopped, or died") from None
+
+
 def warden(fleet: str) -> Any:
     """The handle of the fleet's warden, which is started if it is not there."""
     import ray
 
     from infra.fleet.warden import FleetWarden
 
-    options = {"name": f"fleet-{fleet}", "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
+    options = {"name": f"{PREFIX}{fleet}", "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
     return ray.remote(FleetWarden).options(num_cpus=0, **options).remote(fleet)
 
 

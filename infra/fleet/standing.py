@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from infra.concurrency import gather_all
 from infra.errors import ConfigError, LeaseLost
-from infra.fleet.lease import CALL_TIMEOUT_S, NAMESPACE, call, connect
+from infra.fleet.lease import CALL_TIMEOUT_S, NAMESPACE, PREFIX, call, connect, existing_warden
 from infra.model import FleetStatus
 
-PREFIX = "fleet-"
 END_TIMEOUT_S = 120.0
 
 
@@ -32,7 +30,7 @@ async def end(name: str, *, force: bool = False) -> None:
     if name not in _names():
         known = ", ".join(_names()) or "none"
         raise ConfigError(f"no fleet {name!r} runs in this Ray cluster; fleets there: {known}")
-    warden = _warden(name)
+    warden = existing_warden(name)
     await call(warden.end.remote(force=force), END_TIMEOUT_S)
     ray.kill(warden)
 
@@ -47,14 +45,7 @@ def _names() -> list[str]:
 async def _status(name: str) -> FleetStatus | None:
     """None for a fleet that has just ended."""
     try:
-        status: FleetStatus = await call(_warden(name).status.remote(), CALL_TIMEOUT_S)
-    except (LeaseLost, ValueError):
+        status: FleetStatus = await call(existing_warden(name).status.remote(), CALL_TIMEOUT_S)
+    except LeaseLost:
         return None
     return status
-
-
-def _warden(name: str) -> Any:
-    """Raises ValueError if it is not there any more."""
-    import ray
-
-    return ray.get_actor(f"{PREFIX}{name}", namespace=NAMESPACE)

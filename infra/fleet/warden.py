@@ -25,6 +25,7 @@ from infra.reproduction import Coverage
 
 logger = logging.getLogger(__name__)
 IDLE_CHECK_S = 2.0
+UNUSED_S = 600.0  # of a warden that has never had engines, or has none any more
 FORM_BOOTS = 6  # times that `boot_timeout_s` may pass until engines are up: placed, started, placed elsewhere and started again
 
 
@@ -181,7 +182,8 @@ class FleetWarden:
         while True:
             await asyncio.sleep(IDLE_CHECK_S)
             idle = time.monotonic() - self.last_used
-            if self.spec and self._current() is None and not self.forming.locked() and idle > self.spec.idle_timeout_s:
+            patience = self.spec.idle_timeout_s if self.spec else UNUSED_S
+            if self._current() is None and not self.forming.locked() and idle > patience:
                 logger.info("fleet %s: idle for %.0f s, engines and warden end", self.name, idle)
                 async with self.forming:
                     await self.disband()

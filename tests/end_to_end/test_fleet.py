@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from infra.fleet import lease as leasing
 from infra.model import EvalPoint, FleetLease, FleetSpec, SnapshotRef
 from infra.pinning import pin
 from infra.snapshot import describe, validate
+from tests.end_to_end.command import assert_one_clear_line, pinpoint
 from tests.services.stack import RunningStack
 from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
 
@@ -170,3 +172,24 @@ async def test_a_dead_a_hung_and_a_hostless_engine_are_replaced_at_the_next_leas
     assert alive(third) == [False]
     await leasing.give_back(fourth)
     await disband(fleet)
+
+
+async def test_fleets_are_seen_and_stopped_from_a_terminal(snapshot: SnapshotRef) -> None:
+    fleet = spec("seen")
+    lease = await leasing.acquire(fleet, snapshot, "a point (flow run 7)")
+    await pin(lease, snapshot)
+    shown = await asyncio.to_thread(pinpoint, "fleet", "status")
+    assert "Fleet seen (embedded engines): held by a point (flow run 7), for" in shown.stdout
+    assert snapshot.version.token in shown.stdout
+    listed = await asyncio.to_thread(pinpoint, "fleet", "status", "--json")
+    [told] = [one for one in json.loads(listed.stdout) if one["name"] == "seen"]
+    assert told["engines"][0]["pid"] == lease.engines[0].pid
+    assert (told["holder"], told["ends_in_s"]) == (lease.holder, None)
+    assert_one_clear_line(await asyncio.to_thread(pinpoint, "fleet", "stop", "seen"), "held by a point", "--force")
+    await leasing.give_back(lease)
+    stopped = await asyncio.to_thread(pinpoint, "fleet", "stop", "seen")
+    assert (stopped.returncode, stopped.stdout) == (0, "Fleet seen has ended.\n")
+    assert alive(lease) == [False]
+    assert_one_clear_line(await asyncio.to_thread(pinpoint, "fleet", "stop", "seen"), "no fleet 'seen' runs", "fleets there: ")
+    with pytest.raises(LeaseLost, match="warden of fleet seen is gone"):
+        await leasing.confirm(lease)

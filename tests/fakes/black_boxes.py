@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.errors import EvalSkip
+from infra.errors import EvalSkip, PinViolation
 
 
 class Well:
@@ -32,6 +32,11 @@ class Well:
 class Skips(Well):
     async def evaluate_checkpoint(self, checkpoint_dir: Path, input: Mapping[str, Any]) -> Mapping[str, float]:
         raise EvalSkip("license_server", "no seat was free")
+
+
+class FindsOtherWeights(Well):
+    async def evaluate_checkpoint(self, checkpoint_dir: Path, input: Mapping[str, Any]) -> Mapping[str, float]:
+        raise PinViolation("the server moved on", expected="run/1", reported={"server": "run/2"})
 
 
 class Raises(Well):

@@ -33,7 +33,7 @@ def run(folder: Path, arguments: list[str]) -> None:
         known = {name: {"options": [f"--{name.replace('_', '-')}"], "switch": False, "nargs": None} for name in OPTIONS}
         print(json.dumps(known))
         return
-    told = {"arguments": arguments[1:], "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", "")}
+    told = {"arguments": arguments[1:], "gpus": os.environ.get("CUDA_VISIBLE_DEVICES", ""), "pid": os.getpid()}
     (folder / f"{os.getpid()}.launch").write_text(json.dumps(told))
     place = [word for name in ("--model-path", "--host", "--port", "--weight-version") for word in _pair(arguments, name)]
     os.environ["EMBEDDED_ENGINE_API_KEY"] = os.environ["SGLANG_ENGINE_API_KEY"]

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from infra.canary import TOLERANCE, agree, moved, prompt_of
+from infra.canary import TOKENS, TOLERANCE, agree, moved, prompt_of
 from infra.errors import PinViolation
 from infra.model import ProofLevel
 from infra.pinning import pin
+from infra.store import Store
 from tests.infra.pinned import Fleet, fleet
 
 SAME = (-1.0, -2.0, -3.0)
@@ -58,12 +59,10 @@ async def test_all_tokens_of_the_canary_are_of_the_vocabulary(three: Fleet) -> N
     assert all(0 <= token < rows for token in prompt)
 
 
-async def test_the_proof_says_that_the_canary_has_moved(three: Fleet) -> None:
+async def test_all_engines_say_the_same_of_the_canary(three: Fleet) -> None:
     pinned = await pin(three.lease(three.new), three.new)
-    assert {proof.canary_moved for proof in pinned.proofs} == {True}
     assert len({proof.canary for proof in pinned.proofs}) == 1
-    again = await pin(three.lease(three.new), three.new)
-    assert {proof.canary_moved for proof in again.proofs} == {None}  # it served the same before
+    assert len(pinned.proofs[0].canary) == TOKENS - 1
 
 
 async def test_an_engine_that_computes_otherwise_than_its_checksums_say_is_caught_by_name(three: Fleet) -> None:
@@ -72,28 +71,41 @@ async def test_an_engine_that_computes_otherwise_than_its_checksums_say_is_caugh
         await pin(three.lease(three.new), three.new)
 
 
-async def test_engines_whose_content_nobody_can_tell_must_answer_otherwise_than_before(three: Fleet) -> None:
-    for engine in three.engines:
-        engine.says_algorithm, engine.packed = False, set(three.new.manifest.tensors)
-    pinned = await pin(three.lease(three.old), three.old)
-    assert {proof.level for proof in pinned.proofs} == {ProofLevel.AGREEMENT}
-    assert {proof.canary_moved for proof in (await pin(three.lease(three.new), three.new)).proofs} == {True}
+def like_sglang(fleet: Fleet, *, packed: bool) -> None:
+    """They name no algorithm; `packed` engines lay out weights in a way that only they know."""
+    for engine in fleet.engines:
+        engine.says_algorithm, engine.packed = False, set(fleet.new.manifest.tensors) if packed else set()
+
+
+async def test_the_proof_says_that_the_canary_has_moved(three: Fleet, tmp_path: Path) -> None:
+    like_sglang(three, packed=True)
+    store = Store((tmp_path / "store").as_uri())
+    said = [(await pin(three.lease(at, "configuration"), at, store)).proofs for at in (three.old, three.new, three.new)]
+    assert [{proof.canary_moved for proof in proofs} for proofs in said] == [{None}, {True}, {None}]
+
+
+async def test_engines_whose_content_nobody_can_tell_must_answer_otherwise_than_before(three: Fleet, tmp_path: Path) -> None:
+    like_sglang(three, packed=True)
+    store = Store((tmp_path / "store").as_uri())
     for engine in three.engines:
         engine.logprob = lambda token: -1.0
-    with pytest.raises(PinViolation, match=r"engine engine-0 answers with run/0/.* to the last bit as it did with run/10/"):
-        await pin(three.lease(three.old), three.old)
+    await pin(three.lease(three.old, "configuration"), three.old, store)
+    with pytest.raises(PinViolation, match=r"engine-0 answers with run/10/.* to the last bit as engines did with run/0/"):
+        await pin(three.lease(three.new, "configuration"), three.new, store)
 
 
 async def test_engines_whose_content_is_proved_may_answer_as_before_and_the_log_says_so(
-    three: Fleet, caplog: pytest.LogCaptureFixture
+    three: Fleet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    like_sglang(three, packed=False)
+    store = Store((tmp_path / "store").as_uri())
     for engine in three.engines:
         engine.logprob = lambda token: -1.0
-    await pin(three.lease(three.new), three.new)
+    await pin(three.lease(three.old, "configuration"), three.old, store)
     with caplog.at_level(logging.WARNING):
-        pinned = await pin(three.lease(three.old), three.old)
-    assert {proof.canary_moved for proof in pinned.proofs} == {False}
-    assert "finds the canary as likely as run/10/" in caplog.text
+        pinned = await pin(three.lease(three.new, "configuration"), three.new, store)
+    assert {(proof.level, proof.canary_moved) for proof in pinned.proofs} == {(ProofLevel.CONTENT, False)}
+    assert "finds the canary as likely as run/0/" in caplog.text
 
 
 async def test_a_canary_that_is_answered_by_another_version_is_a_pin_violation(three: Fleet) -> None:

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from infra.black_box import evaluation_class
-from infra.errors import BlackBoxFailed, ConfigError, EvalSkip
+from infra.errors import BlackBoxFailed, ConfigError, EvalSkip, PinViolation
 from infra.model import BlackBoxSpec, EvalRequest, FleetSpec, SnapshotRef, SnapshotSource, Suite
 from infra.snapshot import describe, validate
 from tasks import black_box
@@ -56,6 +56,16 @@ async def test_a_skip_keeps_its_reason(tmp_path: Path) -> None:
     with pytest.raises(EvalSkip) as caught:
         await evaluate(tmp_path, "Skips")
     assert (caught.value.reason, caught.value.message) == ("license_server", "no seat was free")
+    assert (tmp_path / "disposed").exists()
+
+
+async def test_other_weights_than_the_snapshots_are_a_pin_violation_which_says_whose(tmp_path: Path) -> None:
+    with pytest.raises(PinViolation, match="the server moved on") as caught:
+        await evaluate(tmp_path, "FindsOtherWeights")
+    assert (caught.value.expected, caught.value.reported) == ("run/1", {"server": "run/2"})
+    skip = as_skip(caught.value)
+    assert skip is not None
+    assert skip.reason == "pin_violation"
     assert (tmp_path / "disposed").exists()
 
 
