@@ -3,25 +3,27 @@
 from __future__ import annotations
 
 import re
+from collections import deque
 from pathlib import Path
 
 import yaml
 
 from infra.black_box import evaluation_class
-from infra.config import Settings, load_suite
+from infra.config import Settings
 from infra.errors import ConfigError
 from infra.model import BlackBoxSpec, EvalPoint, EvalRequest, Suite
 from infra.store import Store
+from infra.suite_files import load_suite
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 from trainer_integration.submit import InFlight, Submitter, last_resort_s
 
 
-def asked_suite(path: Path | None, black_box: BlackBoxSpec | None) -> Suite:
-    if path is None:
+def asked_suite(suite: Path | None, black_box: BlackBoxSpec | None) -> Suite:
+    if suite is None:
         if black_box is None:
             raise ConfigError("there is nothing to measure: give --suite, or --function")
         return Suite(name=re.sub("[^A-Za-z0-9_-]", "-", re.split("[.:]", black_box.function)[-1]))
-    loaded = load_suite(path)
+    loaded = load_suite(suite)
     _check_problems(loaded)
     return loaded
 
@@ -42,10 +44,10 @@ def asked_black_box(function: str | None, settings: list[str]) -> BlackBoxSpec |
 
 
 def _check_problems(suite: Suite) -> None:
-    from infra.datasets import load_problems
+    from infra.datasets import read_problems
 
     for dataset in suite.datasets:
-        load_problems(dataset)
+        deque(read_problems(dataset), maxlen=0)
 
 
 def point_of(checkpoint: Path, run: str | None, step: int | None) -> EvalPoint:

@@ -18,9 +18,14 @@ from rich.console import Console
 from typer.exceptions import TyperException
 
 from flows import fleet
+from flows import suite as suite_commands
 from flows.asked import asked_black_box, asked_suite, point_of, submit_and_wait
 from flows.compare import compare
+from flows.gate import gate
 from flows.given import SettingsOption, StoreOption, usable_settings
+from flows.progress import progress_shown
+from flows.reevaluate import reevaluate, retry
+from flows.replay import replay
 from flows.terminal import curve, error_line, scores
 from flows.tidying import deliver, reclaim
 from infra.config import Settings, load_settings
@@ -121,7 +126,7 @@ def up(port: PortOption = None, store: StoreOption = None, settings_file: Settin
 @app.command()
 def evaluate(
     checkpoint: Annotated[str, typer.Argument(help="folder in Hugging Face layout, or cached hub id; it is never changed")],
-    suite: Annotated[Path | None, typer.Option(help="YAML file: what to measure; a function may do without")] = None,
+    suite: Annotated[Path | None, typer.Option(help="YAML file, or a ready suite's name; a function may do without")] = None,
     function: Annotated[str | None, typer.Option(help="a CheckpointEvalFn of your own: docs/black-box.md")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=YAML", help="a setting of the function")] = None,
     base: Annotated[str | None, typer.Option(help="of a LoRA adapter: its base; default: what its config names")] = None,
@@ -152,7 +157,7 @@ def evaluate(
             black_box=black_box,
             store_url=settings.store,
         )
-        with out.status(f"Evaluating {request.point.name} ..."):
+        with progress_shown(request, stack.prefect_api_url, out):
             submit_and_wait(request, settings, stack.prefect_api_url)
     record = find(Store(settings.store), request.point, loaded.name)
     if isinstance(record, EvalReport):
@@ -201,7 +206,12 @@ def show_history(
 
 
 app.command()(compare)
+app.command()(gate)
+app.command()(reevaluate)
+app.command()(retry)
+app.command()(replay)
 app.add_typer(fleet.app, name="fleet")
+app.add_typer(suite_commands.app, name="suite")
 app.command()(reclaim)
 app.command()(deliver)
 

@@ -13,6 +13,7 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import FlowRun, State
 from prefect.runtime import flow_run
+from prefect.states import Completed
 
 from flows.outcome import Phases, leave_record, recorded, timed
 from infra.concurrency import gather_all
@@ -23,6 +24,7 @@ from infra.store import Store
 from tasks.black_box import evaluate_checkpoint
 from tasks.export import export
 from tasks.fleet import acquire_fleet
+from tasks.ledger import NotOurs, executing, is_ours_to_settle, still_there
 from tasks.pin import attended, pin
 from tasks.report import report
 from tasks.retire import free_parts, owning, reading
@@ -32,6 +34,8 @@ from tasks.run_dataset import run_dataset
 def clean_up_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:
     """For a flow that was killed, whose `finally` did not run: Prefect's runner calls this in a process of its own."""
     request = EvalRequest.model_validate(flow_run.parameters["request"])
+    if not is_ours_to_settle(request, str(flow_run.id)):
+        return
     leave_record(request, f"the flow run ended as {state.name}: {state.message or 'no message'}")
     if request.source.staged:
         asyncio.run(free_parts(request.source))
@@ -47,11 +51,15 @@ def clean_up_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> Non
 )
 async def evaluate_snapshot(request: EvalRequest) -> EvalReport | State[Any]:
     """Measure one snapshot of a run on leased engines that have proved which weights they serve."""
-    return await recorded(request, request.deadline_s, partial(_measure, request))
+    try:
+        async with executing(request):
+            return await recorded(request, request.deadline_s, partial(_measure, request))
+    except NotOurs as elsewhere:
+        return Completed(name="Superseded", message=str(elsewhere))
 
 
 async def _measure(request: EvalRequest, phases: Phases) -> EvalReport | SkippedPoint:
-    async with owning(request) as prefix:
+    async with still_there(request), owning(request) as prefix:
         with timed(phases, "export"):
             snapshot = await export(request, prefix)
         async with reading(request, snapshot.location):

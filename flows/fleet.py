@@ -13,7 +13,7 @@ from rich.console import Console
 
 from flows.given import SettingsOption
 from flows.stack import ray_address_of
-from flows.terminal import fleet_table
+from flows.terminal import engines, fleet_line
 from infra.config import load_settings
 from infra.fleet.lease import connect
 from infra.fleet.standing import end, fleets
@@ -35,7 +35,8 @@ def status(
     if not found:
         out.print("No fleet runs; the next point that needs one starts it.")
     for fleet in found:
-        out.print(fleet_table(fleet))
+        out.print(fleet_line(fleet), soft_wrap=True, highlight=False)
+        out.print(engines(fleet))
 
 
 @app.command()

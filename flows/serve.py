@@ -15,6 +15,8 @@ from prefect.types.entrypoint import EntrypointType
 from flows.evaluate_live import evaluate_live
 from flows.evaluate_snapshot import evaluate_snapshot
 from flows.reclaim_orphans import reclaim_orphans
+from flows.reevaluate_saved import reevaluate_saved
+from flows.schedules import PAUSED, kept
 from infra.config import load_settings
 from infra.processes import end_group_with_parent
 
@@ -42,7 +44,15 @@ async def serve() -> None:
         interval=RECLAIM_EVERY_S,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    await aserve(deployment, live, reclaiming, limit=RUNS_AT_ONCE, pause_on_shutdown=False, print_starting_message=False)
+    reevaluating = await reevaluate_saved.ato_deployment(
+        name=DEPLOYMENT,
+        description="Submit the saved checkpoints below given roots that have no report yet (docs/reevaluation.md).",
+        entrypoint_type=EntrypointType.MODULE_PATH,
+        **await kept(f"reevaluate_saved/{DEPLOYMENT}", PAUSED),
+    )
+    await aserve(
+        deployment, live, reclaiming, reevaluating, limit=RUNS_AT_ONCE, pause_on_shutdown=False, print_starting_message=False
+    )
 
 
 if __name__ == "__main__":

@@ -102,6 +102,8 @@ def _environment(settings: Settings, home: Path) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(PREFECT_ENVIRONMENT, PINPOINT_HOME=str(home), PINPOINT_STAGING_DIR=str(settings.staging_dir))
     os.environ["PREFECT_HOME"] = str(home / "prefect")
+    if settings.sinks:
+        os.environ["PINPOINT_SINKS"] = ",".join(settings.sinks)
     settings.export_s3()
     try:
         yield

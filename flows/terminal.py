@@ -12,7 +12,7 @@ from rich.text import Text
 from infra.model import EvalReport, FleetStatus, SkippedPoint
 from infra.presentation import history_rows, plain, score_rows
 
-_LONG = ("skipped", "place", "state", "weights")
+_LONG = ("skipped", "place", "state", "weights", "why")
 _TEXT = (*_LONG, "dataset", "metric", "engine", "node")
 _NARROW = ("metric", "value", "dataset", "score [95% interval]", "prompts", "samples", "coverage", "truncated")
 
@@ -33,8 +33,8 @@ def places(rows: Sequence[dict[str, str]]) -> Table:
     return _table("What Pinpoint made", rows)
 
 
-def fleet_table(fleet: FleetStatus) -> Table:
-    """One row an engine, under who has the fleet or when it ends."""
+def fleet_line(fleet: FleetStatus) -> str:
+    """Who has the fleet, or when it ends."""
     if fleet.holder:
         standing = f"held by {plain(fleet.holder)}, for {fleet.lease_left_s:.0f} s unless it renews"
     elif fleet.ends_in_s is not None:
@@ -42,15 +42,25 @@ def fleet_table(fleet: FleetStatus) -> Table:
     else:
         standing = "free, without engines"
     gpus = f", {fleet.num_gpus} GPUs" if fleet.num_gpus else ""
+    return f"Fleet {fleet.name} ({fleet.engine or 'no'} engines{gpus}): {standing}"
+
+
+def engines(fleet: FleetStatus) -> Table:
+    """One row an engine."""
     rows = [
         {"engine": one.name, "state": one.state, "weights": one.weight_version, "node": one.node, "pid": str(one.pid or "–")}
         for one in fleet.engines
     ]
-    return _table(f"Fleet {fleet.name} ({fleet.engine or 'no'} engines{gpus}): {standing}", rows)
+    return _table(None, rows)
 
 
 def compared(title: str, rows: Sequence[dict[str, str]]) -> Table:
     """One row a dataset, at two points."""
+    return _table(title, rows)
+
+
+def ledger_table(title: str, rows: Sequence[dict[str, str]]) -> Table:
+    """One row a saved checkpoint, or a key of the ledger."""
     return _table(title, rows)
 
 
@@ -62,7 +72,7 @@ def plain_long(message: str) -> str:
     return " ".join(message.split())
 
 
-def _table(title: str, rows: Sequence[dict[str, str]] | Sequence[dict[str, str | int]]) -> Table:
+def _table(title: str | None, rows: Sequence[dict[str, str]] | Sequence[dict[str, str | int]]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for column in rows[0] if rows else ():
         justify = "left" if column in _TEXT else "right"

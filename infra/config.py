@@ -12,11 +12,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, TypeAdapter, ValidationError, field_validator
 
 from infra.engines.arguments import resolve
 from infra.errors import ConfigError, UnknownKey
-from infra.model import DatasetSpec, FleetSpec, Suite
+from infra.model import FleetSpec
+from infra.sinks import check_name
 from infra.store import S3Access
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -41,6 +42,16 @@ class Settings(BaseModel):
         default=None, ge=0, description="most bytes of fetched snapshots on a node; default: what is free in `staging_dir`"
     )
     fleet: FleetSpec = FleetSpec()
+    sinks: tuple[str, ...] = Field(
+        default=(), description="trackers that get every point when it has its record: docs/sinks.md"
+    )
+
+    @field_validator("sinks", mode="before")
+    @classmethod
+    def _known_sinks(cls, given: Any) -> Any:
+        """A list, or names between commas; a name that no sink has is refused."""
+        names = given.split(",") if isinstance(given, str) else given
+        return tuple(check_name(name.strip()) for name in names if name.strip())
 
     @property
     def store(self) -> str:
@@ -82,7 +93,7 @@ def load_settings(path: str | Path | None = None, **arguments: Any) -> Settings:
     """
     path = path or os.environ.get(SETTINGS_FILE_VARIABLE)
     from_file = read_mapping(Path(path)) if path else {}
-    _refuse_unknown(from_file, Settings, where=str(path))
+    refuse_unknown(from_file, Settings, where=str(path))
     values = {**from_file, **_environment(os.environ), **{k: v for k, v in arguments.items() if v is not None}}
     settings = parse(Settings, values, where=str(path or "settings"))
     resolve(settings.fleet)
@@ -106,44 +117,6 @@ def _json(variable: str, value: str) -> Any:
         return yaml.safe_load(value)  # YAML holds JSON
     except yaml.YAMLError:
         raise ConfigError(f"{variable} is not JSON: {value!r:.80}") from None
-
-
-def load_suite(path: str | Path) -> Suite:
-    """Reads a suite file: `name`, `defaults` (any dataset field, `sampling` merged key by key) and `datasets`.
-
-    File sources are taken relative to the suite file, and must exist.
-
-    Raises:
-        UnknownKey, ConfigError: as `load_settings`; a missing dataset file is named.
-    """
-    path = Path(path)
-    raw = read_mapping(path)
-    _refuse_unknown(raw, {"name", "defaults", "datasets"}, where=str(path))
-    defaults = raw.get("defaults") or {}
-    if not isinstance(defaults, dict) or not isinstance(raw.get("datasets"), list):
-        raise ConfigError(f"{path}: 'defaults' must be a mapping and 'datasets' a list of mappings")
-    if not raw["datasets"]:
-        raise ConfigError(f"{path}: 'datasets' is empty, so there is nothing to measure: name at least one")
-    datasets = [_dataset(path, defaults, entry) for entry in raw["datasets"]]
-    return parse(Suite, {"name": raw.get("name", path.stem), "datasets": datasets}, where=str(path))
-
-
-def _dataset(path: Path, defaults: dict[str, Any], entry: Any) -> DatasetSpec:
-    if not isinstance(entry, dict):
-        raise ConfigError(f"{path}: each entry of 'datasets' must be a mapping, not {entry!r}")
-    where = f"{path}, dataset {entry.get('name', '?')!r}"
-    for mapping, place in ((defaults, f"{path}, defaults"), (entry, where)):
-        _refuse_unknown(mapping, DatasetSpec, where=place)
-        if not isinstance(mapping.get("sampling") or {}, dict):
-            raise ConfigError(f"{place}: 'sampling' must be a mapping, not {mapping['sampling']!r:.80}")
-    sampling = {**(defaults.get("sampling") or {}), **(entry.get("sampling") or {})}
-    spec = parse(DatasetSpec, {**defaults, **entry, "sampling": sampling}, where=where)
-    if not isinstance(spec.source, str):
-        return spec
-    source = (path.parent / spec.source).absolute()
-    if not source.is_file():
-        raise ConfigError(f"{where}: file {source} does not exist; 'source' is taken relative to the suite file")
-    return spec.model_copy(update={"source": str(source)})
 
 
 def parse(model: type[Model], values: Mapping[str, Any], *, where: str) -> Model:
@@ -177,6 +150,10 @@ def _keys_at(model: type[BaseModel], location: tuple[int | str, ...]) -> list[st
         properties = node.get("properties", {})
         kinds = node.get("discriminator", {}).get("mapping", {})
         node = {"$ref": kinds[part]} if part in kinds else properties.get(part, node)
+        if part in schema.get("$defs", {}):  # of several kinds of mapping, the one that was meant
+            node = schema["$defs"][part]
+        if "discriminator" in node:  # which of its kinds it is, the next part says
+            continue
         references = [node, *node.get("anyOf", []), node.get("items") or {}]
         target = next((r["$ref"].rsplit("/", 1)[-1] for r in references if "$ref" in r), None)
         node = schema["$defs"][target] if target else node
@@ -205,7 +182,8 @@ def _place_of(error: Exception) -> str:
     return f"{place}: {getattr(error, 'problem', None) or type(error).__name__}"
 
 
-def _refuse_unknown(mapping: Mapping[str, Any], known: type[BaseModel] | set[str], *, where: str) -> None:
+def refuse_unknown(mapping: Mapping[str, Any], known: type[BaseModel] | set[str], *, where: str) -> None:
+    """Raises UnknownKey for the first key that nobody knows."""
     names = known if isinstance(known, set) else set(known.model_fields)
     for key in mapping:
         if key not in names:

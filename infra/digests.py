@@ -14,18 +14,22 @@ import xxhash
 from infra.local_files import opened
 from infra.model import FileEntry, TensorEntry
 from infra.validation.headers import TensorSpan, read_header
-from infra.validation.readers import LocalFolder
+from infra.validation.readers import CheckpointReader, LocalFolder
 
 BLOCK_BYTES = 2**20
 
 
 class FileDigest:
-    """Fed with all bytes of the file at `path`, in order, it knows what the manifest says of it."""
+    """Fed with all bytes of the file at `path`, in order, it knows what the manifest says of it.
 
-    def __init__(self, path: Path) -> None:
+    A file that is not on this machine has a `reader` for its header, and its `size`.
+    """
+
+    def __init__(self, path: Path, reader: CheckpointReader | None = None, size: int | None = None) -> None:
         """Raises SnapshotInvalid for a safetensors file whose header does not account for its bytes."""
-        self.name, self.size = path.name, path.stat().st_size
-        spans = read_header(LocalFolder(path.parent), path.name, self.size) if path.suffix == ".safetensors" else {}
+        self.name, self.size = path.name, path.stat().st_size if size is None else size
+        reader = reader or LocalFolder(path.parent)
+        spans = read_header(reader, path.name, self.size) if path.suffix == ".safetensors" else {}
         self._spans = sorted(spans.items(), key=lambda item: (item[1].begin, item[1].end))
         self._file = xxhash.xxh3_128()
         self._tensor = xxhash.xxh3_128()

@@ -94,11 +94,11 @@ class UnknownKey(ConfigError):
 
 
 class DatasetError(ConfigError):
-    """A dataset can't be read; `path` and, where one row is at fault, its 1-based `line`."""
+    """A dataset can't be read; `path` and, where one row is at fault, its 1-based `line`: its row, where rows are no lines."""
 
-    def __init__(self, message: str, *, path: str, line: int | None = None) -> None:
+    def __init__(self, message: str, *, path: str, line: int | None = None, unit: str = "line") -> None:
         self.path, self.line = path, line
-        place = path if line is None else f"{path}, line {line}"
+        place = path if line is None else f"{path}, {unit} {line}"
         super().__init__(f"{place}: {message}")
 
 

@@ -27,6 +27,7 @@ FIELDS = {  # Miles' key, and the field of DatasetSpec
     "label_key": "answer_key",
     "apply_chat_template": "apply_chat_template",
     "n_samples_per_eval_prompt": "samples_per_prompt",
+    "tool_key": "tools_key",
 }
 SAMPLING = {  # and the field of its Sampling
     "temperature": "temperature",
@@ -34,6 +35,7 @@ SAMPLING = {  # and the field of its Sampling
     "top_k": "top_k",
     "min_p": "min_p",
     "stop": "stop",
+    "stop_token_ids": "stop_token_ids",
     "max_response_len": "max_new_tokens",
 }
 KNOWN = (*FIELDS, *SAMPLING)
@@ -44,9 +46,7 @@ LACKING = (
     "eval_reward_key",
     "metadata_key",
     "metadata_overrides",
-    "tool_key",
     "min_new_tokens",
-    "stop_token_ids",
     "no_stop_trim",
 )
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-from infra.model import Comparison, EvalReport, Manifest, SkippedPoint
+from infra.model import Comparison, DatasetResult, EvalReport, Manifest, SkippedPoint
 from infra.statistics import chance_note
 from infra.wording import (
     comparison_notes,
@@ -91,6 +91,10 @@ def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str,
     return rows
 
 
+def _bad_rows(result: DatasetResult) -> str:
+    return f"; {result.bad_rows} bad rows of the data passed over" if result.bad_rows else ""
+
+
 def report_markdown(report: EvalReport, manifest: Manifest | None) -> str:
     """What was measured, which weights, how that was proved, and how long each phase took; narrow enough for the UI.
 
@@ -98,7 +102,7 @@ def report_markdown(report: EvalReport, manifest: Manifest | None) -> str:
     """
     phases = "\n".join(f"| {name} | {seconds:.2f} |" for name, seconds in report.phases.items())
     outcomes = "\n".join(
-        f"| {result.dataset} | {', '.join(f'{n} {name}' for name, n in result.outcomes.items() if n)} | "
+        f"| {result.dataset} | {', '.join(f'{n} {name}' for name, n in result.outcomes.items() if n)}{_bad_rows(result)} | "
         f"[{result.worst:.3f}, {result.best:.3f}] | {result.duration_seconds:.1f} |"
         for result in report.results
     )

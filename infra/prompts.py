@@ -3,38 +3,49 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from infra.errors import ConfigError, SnapshotInvalid
-from infra.model import LiveFleet, Pinned, SnapshotRef
+from infra.model import DatasetSpec, LiveFleet, Message, Pinned, Problem, SnapshotRef
 from infra.store import split_location
 from infra.validation.layout import METADATA
 from infra.validation.resolve import resolve_checkpoint
 
-Render = Callable[[str], str]
+Asked = Problem | str | Sequence[Message]  # a row, a user's message, or a conversation that goes on
+Render = Callable[[Asked], str]
 
 
-def renderer_of(pinned: Pinned) -> Render:
-    """Makes a user's message into the text that asks for the assistant's reply.
+def renderer_of(pinned: Pinned, spec: DatasetSpec) -> Render:
+    """Makes what is asked into the text that the engine sees.
 
     A snapshot brings its template; where that of a live model is, its trainer says.
     Raises SnapshotMissing for a tokenizer that is not there, SnapshotInvalid if it has no chat template.
     """
+    if not spec.apply_chat_template:
+        return as_it_is
     if not isinstance(pinned, LiveFleet):
-        return chat_renderer(pinned.snapshot)
+        return chat_renderer(pinned.snapshot, spec)
     if pinned.tokenizer is None:
         raise ConfigError("the chat template of a live model is looked for where 'tokenizer' says: give it")
-    return _renderer(str(resolve_checkpoint(pinned.tokenizer)), pinned.tokenizer)
+    return _renderer(str(resolve_checkpoint(pinned.tokenizer)), pinned.tokenizer, spec)
 
 
-def chat_renderer(snapshot: SnapshotRef) -> Render:
+def as_it_is(asked: Asked) -> str:
+    """A prompt without a template. Raises ConfigError for chat messages, which need one."""
+    if not isinstance(asked, Problem | str):
+        raise ConfigError("chat messages need a chat template: set apply_chat_template: true")
+    return str(asked)
+
+
+def chat_renderer(snapshot: SnapshotRef, spec: DatasetSpec) -> Render:
     """Raises SnapshotInvalid if neither the snapshot nor, of an adapter, its base brings a chat template."""
     with tempfile.TemporaryDirectory(prefix="pinpoint-tokenizer-") as folder:
         if snapshot.manifest.base is not None:
             _bring(snapshot.manifest.base.location, METADATA, Path(folder))
         _bring(snapshot.location, snapshot.manifest.files, Path(folder))
-        return _renderer(folder, snapshot.location)
+        return _renderer(folder, snapshot.location, spec)
 
 
 def _bring(location: str, names: Iterable[str], folder: Path) -> None:
@@ -44,7 +55,8 @@ def _bring(location: str, names: Iterable[str], folder: Path) -> None:
             store.download(f"{prefix}/{name}", folder / name)
 
 
-def _renderer(folder: str, called: str) -> Render:
+def _renderer(folder: str, called: str, spec: DatasetSpec) -> Render:
+    from jinja2 import TemplateError
     from transformers import AutoTokenizer
 
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
@@ -55,9 +67,22 @@ def _renderer(folder: str, called: str) -> Render:
             subject="chat_template.jinja",
         )
 
-    def render(prompt: str) -> str:
-        message = [{"role": "user", "content": prompt}]
-        text: str = tokenizer.apply_chat_template(message, tokenize=False, add_generation_prompt=True)
+    def render(asked: Asked) -> str:
+        tools = list(asked.tools) if isinstance(asked, Problem) and asked.tools else None
+        options = {**spec.chat_template_kwargs, "tokenize": False, "add_generation_prompt": True}
+        try:
+            text: str = tokenizer.apply_chat_template(_conversation(asked, spec), tools=tools, **options)
+        except TemplateError as error:  # templates refuse what their model does not know: system messages, say
+            raise ConfigError(f"dataset {spec.name}: the chat template of {called} refuses what is asked: {error}") from None
         return text
 
     return render
+
+
+def _conversation(asked: Asked, spec: DatasetSpec) -> list[dict[str, Any]]:
+    if isinstance(asked, Problem):
+        asked = asked.messages or asked.prompt
+    messages = [{"role": "user", "content": asked}] if isinstance(asked, str) else list(asked)
+    if spec.system_prompt is not None and (not messages or messages[0]["role"] != "system"):
+        messages.insert(0, {"role": "system", "content": spec.system_prompt})
+    return messages

@@ -1,24 +1,26 @@
 """The record of a point is written once, in the store, and everything people see is made from it.
 
 Each (run, point, suite) has exactly one terminal record: a report or a skip. Layout below the store's root:
-`runs/RUN/points/POINT/SUITE/record.json`, samples beside it, and `runs/RUN/progress/ATTEMPT.json`, the step that this start of
-the trainer is at.
+`runs/RUN/points/POINT/SUITE/record.json`, samples beside it (`samples/DATASET/*.parquet`), `runs/RUN/sinks/...`, what was
+written of the run to which sink, and `runs/RUN/progress/ATTEMPT.json`, the step that this start of the trainer is at.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from datetime import UTC, datetime
 from io import BytesIO
+from pathlib import Path
 
 from pydantic import TypeAdapter
 
-from infra.errors import AlreadyExists
+from infra.errors import AlreadyExists, ConfigError
 from infra.model import EvalPoint, EvalReport, PointRecord, Sample, SkippedPoint
+from infra.model.results import RECORD_FORMAT
 from infra.store import Store
 
 logger = logging.getLogger(__name__)
@@ -40,15 +42,16 @@ def commit(store: Store, record: EvalReport | SkippedPoint) -> EvalReport | Skip
     try:
         store.create(key, _RECORD.dump_json(record, indent=1))
     except AlreadyExists:
-        first = _RECORD.validate_json(store.read(key))
+        first = _parsed(key, store.read(key))
         logger.warning("%s, suite %s has a record already (%s): kept", record.point.name, record.suite, first.kind)
         return first
     return record
 
 
 def find(store: Store, point: EvalPoint, suite: str) -> EvalReport | SkippedPoint | None:
+    key = record_key(point, suite)
     try:
-        return _RECORD.validate_json(store.read(record_key(point, suite)))
+        return _parsed(key, store.read(key))
     except FileNotFoundError:
         return None
 
@@ -56,13 +59,22 @@ def find(store: Store, point: EvalPoint, suite: str) -> EvalReport | SkippedPoin
 def history(store: Store, run: str) -> list[EvalReport | SkippedPoint]:
     """All records of a run, by step, attempt and suite."""
     keys = [key for key in store.list(f"runs/{run}/points") if key.endswith("/record.json")]
-    records = [_RECORD.validate_json(store.read(key)) for key in keys]
+    records = [_parsed(key, store.read(key)) for key in keys]
     return sorted(records, key=lambda record: (record.point.step, record.point.attempt, record.suite))
 
 
 def runs(store: Store) -> list[str]:
     """Names of the runs that have a record."""
     return sorted({key.split("/")[1] for key in store.list("runs") if key.endswith("/record.json")})
+
+
+def _parsed(key: str, data: bytes) -> EvalReport | SkippedPoint:
+    """Raises ConfigError for a record of a format that this Pinpoint does not know, ValueError for what is no record."""
+    loaded = json.loads(data)
+    written = loaded.get("format", RECORD_FORMAT) if isinstance(loaded, dict) else RECORD_FORMAT
+    if written > RECORD_FORMAT:
+        raise ConfigError(f"{key} has format {written}; this Pinpoint reads format {RECORD_FORMAT}: upgrade it")
+    return _RECORD.validate_json(data)
 
 
 def next_attempt(store: Store, run: str) -> int:
@@ -78,16 +90,63 @@ def next_attempt(store: Store, run: str) -> int:
 
 
 def write_samples(store: Store, point: EvalPoint, suite: str, dataset: str, samples: Iterable[Sample]) -> str:
-    """JSON lines, one a sample; gives their URL."""
-    key = f"{point_prefix(point, suite)}/samples/{dataset}.jsonl"
-    store.write(key, "".join(json.dumps(asdict(sample)) + "\n" for sample in samples).encode())
+    """One Parquet file under a name of its own, whole or absent, that nobody writes again; gives its URL.
+
+    A dataset that is run again, after a crash for one, writes another file: the report says which one it was made from.
+    """
+    from infra import sample_files  # a trainer, which writes skips, has no pyarrow
+
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")
+    key = f"{_samples_folder(point, suite)}{dataset}/{stamp}-{uuid.uuid4().hex[:8]}.parquet"
+    with tempfile.TemporaryDirectory(prefix="pinpoint-samples-") as folder:
+        path = Path(folder, "samples.parquet")
+        sample_files.write(path, samples)
+        store.upload(path, key)
     return store.url_of(key)
 
 
 def read_samples(store: Store, point: EvalPoint, suite: str, dataset: str) -> Iterator[Sample]:
-    """The samples that `write_samples` wrote. Raises FileNotFoundError without any, ValueError for a line that is none."""
-    for line in BytesIO(store.read(f"{point_prefix(point, suite)}/samples/{dataset}.jsonl")):
-        yield _SAMPLE.validate_json(line)
+    """The samples that the point's report was made from or, as long as it has none, those that were written last.
+
+    Raises FileNotFoundError without any, ValueError for a file, or a line of an older one, that can't be read.
+    """
+    yield from _samples_in(store, _samples_key(store, point, suite, dataset))
+
+
+def samples_at(store: Store, location: str) -> Iterator[Sample]:
+    """The samples at the `samples_location` of a report in this store; raises as `read_samples` does."""
+    yield from _samples_in(store, location.removeprefix(f"{store.url}/"))
+
+
+def _samples_key(store: Store, point: EvalPoint, suite: str, dataset: str) -> str:
+    folder = _samples_folder(point, suite)
+    record = find(store, point, suite)
+    results = record.results if isinstance(record, EvalReport) else ()
+    named = next((result.samples_location for result in results if result.dataset == dataset), "")
+    if folder in named:  # by its end: a store that was moved has another URL
+        return folder + named.rpartition(folder)[2]
+    keys = [key for key in store.list(folder[:-1]) if key.startswith((f"{folder}{dataset}/", f"{folder}{dataset}.jsonl"))]
+    if not keys:
+        raise FileNotFoundError(store.url_of(f"{folder}{dataset}"))
+    return max(keys, key=lambda key: (key.endswith(".parquet"), key))
+
+
+def _samples_in(store: Store, key: str) -> Iterator[Sample]:
+    if key.endswith(".jsonl"):  # as they were written before there were Parquet files
+        for line in BytesIO(store.read(key)):
+            yield _SAMPLE.validate_json(line)
+        return
+    from infra import sample_files
+
+    with tempfile.TemporaryDirectory(prefix="pinpoint-samples-") as folder:
+        path = store.local_path(key) or Path(folder, "samples.parquet")
+        if not store.is_local:
+            store.download(key, path)
+        yield from sample_files.read(path)
+
+
+def _samples_folder(point: EvalPoint, suite: str) -> str:
+    return f"{point_prefix(point, suite)}/samples/"
 
 
 def write_progress(store: Store, run: str, attempt: int, step: int) -> None:

@@ -20,11 +20,11 @@ from infra.concurrency import gather_all
 from infra.errors import AdapterInvalid, ExportFailed, ServiceUnreachable, StoreDenied, StoreError
 from infra.export import Sent, complete, send, send_part, send_part_there
 from infra.fleet.nodes import on_host, places
-from infra.foreign import describe_once
+from infra.foreign import describe_once, describe_place_once
 from infra.leases import owner_of
 from infra.model import BaseModelRef, EvalRequest, Manifest, SnapshotRef, StagedPart
 from infra.snapshot import assemble, describe
-from infra.store import Store
+from infra.store import Store, split_location
 from infra.validation.adapters import adapter_files, base_of, examine_adapter, is_adapter
 from infra.validation.examination import validate_checkpoint
 from infra.validation.readers import CheckpointReader, LocalFolder, StorePrefix
@@ -42,6 +42,8 @@ async def export(request: EvalRequest, prefix: str) -> SnapshotRef:
     parts = await asyncio.to_thread(places, request.source)
     if len(parts) > 1 or parts[0].host:
         return await _exporting(request, prefix, _send_parts(request, parts, prefix))
+    if "://" in request.source.path:
+        return await asyncio.to_thread(_stored, request)
     folder = await asyncio.to_thread(Path(request.source.path).absolute)
     files, base = await asyncio.to_thread(_examined, folder, request)
     if not request.source.staged:
@@ -60,6 +62,15 @@ async def _exporting(request: EvalRequest, prefix: str, sending: Coroutine[Any, 
         raise ExportFailed(f"{request.point.name} is staged on another host, which can't be reached: {error}") from error
     except StoreError as error:
         raise ExportFailed(f"snapshot of {request.point.name} did not reach {request.store_url}/{prefix}: {error}") from error
+
+
+def _stored(request: EvalRequest) -> SnapshotRef:
+    """Somebody's checkpoint in object storage: read where it lies, and fetched and verified by the nodes that need it."""
+    place = StorePrefix(*split_location(request.source.path))
+    if is_adapter(place):
+        raise AdapterInvalid(f"adapter {place.location} is in object storage: copy it to a folder", subject=place.location)
+    described = describe_place_once(Store(request.store_url), place, _valid(place, request), request.point)
+    return SnapshotRef(point=request.point, location=place.location, manifest=described, owned=False)
 
 
 def _examined(folder: Path, request: EvalRequest) -> tuple[list[str], BaseModelRef | None]:

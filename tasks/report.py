@@ -13,6 +13,7 @@ from infra.datasets import suite_digest
 from infra.model import DatasetResult, Delivered, EvalReport, LiveFleet, Pinned, PointRequest, SkippedPoint
 from infra.presentation import report_markdown, score_rows
 from infra.records import commit, now, read_progress
+from infra.sinks import background
 from infra.store import Store
 from tasks.history import show_history
 from tasks.retrying import RETRIED
@@ -51,6 +52,7 @@ async def report(
         metrics=metrics or {},
     )
     record = await asyncio.to_thread(commit, store, await _compared(store, made))
+    await asyncio.to_thread(background.start, store.url, point.run)
     if isinstance(record, EvalReport):
         await acreate_table_artifact(score_rows(record), description=f"Scores of {point.name}")
         markdown = report_markdown(record, manifest)

@@ -13,6 +13,7 @@ from infra import errors
 from infra.errors import EvalSkip, StoreError
 from infra.model import EvalReport, PointRequest, SkippedPoint, SkipReason
 from infra.records import commit
+from infra.sinks import background
 from infra.store import Store
 from tasks.history import show_history
 from tasks.retrying import UNCACHED
@@ -54,6 +55,7 @@ async def skip(request: PointRequest, skipped: SkippedPoint) -> EvalReport | Ski
     record: EvalReport | SkippedPoint = skipped
     try:
         record = await asyncio.to_thread(lambda: commit(Store(request.store_url), skipped))
+        await asyncio.to_thread(background.start, request.store_url, skipped.point.run)
         await show_history(Store(request.store_url), skipped.point.run)
     except StoreError as error:
         logger.error("%s: its skip is not in the store yet: %s", skipped.point.name, error)

@@ -42,7 +42,7 @@ class ExternalSGLang:
 
     async def _measure(self, pinned: PinnedFleet, spec: DatasetSpec) -> dict[str, float]:
         problems = await asyncio.to_thread(load_problems, spec)
-        render = await asyncio.to_thread(renderer_of, pinned) if spec.apply_chat_template else str
+        render = await asyncio.to_thread(renderer_of, pinned, spec)
         samples = await run_samples(pinned, spec, problems, render)
         if folder := self.samples_dir:
             lines = "".join(json.dumps(asdict(sample)) + "\n" for sample in samples)

@@ -5,11 +5,8 @@ Settings: those of the engine, as for ExternalSGLang, and those of HarnessSettin
 
 from __future__ import annotations
 
-import difflib
-import importlib.util
 import json
 import math
-import os
 import threading
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
@@ -23,11 +20,10 @@ from infra.black_boxes.own_engine import FIELDS, OwnEngine
 from infra.black_boxes.pinned_asker import PinnedAsker
 from infra.concurrency import in_thread
 from infra.config import parse
+from infra.datasets.harness import prepare, task_index
 from infra.engines.client import EngineClient
 from infra.errors import ChatTemplateMissing, ConfigError
 from infra.model import PinnedFleet
-
-OFFLINE = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE")
 
 
 class HarnessSettings(BaseModel):
@@ -57,11 +53,8 @@ class LmEvalHarness:
         self.asked = parse(HarnessSettings, own, where="settings of LmEvalHarness")
         if self.asked.include_path is not None and not self.asked.include_path.is_dir():
             raise ConfigError(f"include_path {self.asked.include_path} is no folder: give that of the tasks' YAML files")
-        if importlib.util.find_spec("lm_eval") is None:
-            raise ConfigError("LmEvalHarness needs lm-eval: pip install 'pinpoint-eval[lm-eval]'")
-        for variable in OFFLINE:  # read when lm-eval is first imported
-            os.environ.setdefault(variable, "1")
-        self.tasks = _known_tasks(self.asked)
+        prepare("LmEvalHarness")
+        self.tasks = task_index(self.asked.tasks, None if self.asked.include_path is None else str(self.asked.include_path))
 
     async def evaluate_checkpoint(self, checkpoint_dir: Path, input: Mapping[str, Any]) -> Mapping[str, float]:
         """Raises what pinning raises, PinViolation for a response of another version, and what lm-eval raises."""
@@ -115,23 +108,6 @@ def metrics_of(results: Mapping[str, Any]) -> dict[str, float]:
 
 def _is_finite(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _known_tasks(asked: HarnessSettings) -> Any:
-    """lm-eval's index of tasks; of `include_path` alone if all are tasks there, since reading its own takes 10 s and more."""
-    from lm_eval.tasks import TaskManager
-
-    path = None if asked.include_path is None else str(asked.include_path)
-    own = TaskManager(include_path=path, include_defaults=False)
-    if set(asked.tasks) <= set(own.all_subtasks):
-        return own
-    index = TaskManager(include_path=path)
-    for name in asked.tasks:
-        if name not in index.all_tasks:
-            nearest = difflib.get_close_matches(name, index.all_tasks, n=1)
-            hint = f"did you mean {nearest[0]!r}?" if nearest else "give include_path, the folder of its YAML file"
-            raise ConfigError(f"lm-eval knows no task {name!r}: {hint}")
-    return index
 
 
 def _keep(samples: Mapping[str, list[Any]], folder: Path) -> None:

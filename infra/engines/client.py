@@ -26,12 +26,16 @@ CONTROL_TIMEOUT_S = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Generation:
-    """One response. `weight_versions` are those of all its spans, in order; `finish` is stop, length or abort."""
+    """One response. `weight_versions` are those of all its spans, in order; `finish` is stop, length or abort.
+
+    `matched` is the stop text that ended it, which `text` is without, or nothing.
+    """
 
     text: str
     finish: str
     weight_versions: tuple[str, ...]
     completion_tokens: int
+    matched: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -135,6 +139,7 @@ class EngineClient:
                 finish=meta["finish_reason"]["type"],
                 weight_versions=_versions(meta),
                 completion_tokens=int(meta["completion_tokens"]),
+                matched=matched if isinstance(matched := meta["finish_reason"].get("matched"), str) else "",
             )
 
     async def logprobs(

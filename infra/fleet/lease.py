@@ -25,6 +25,7 @@ NAMESPACE, PREFIX = "pinpoint", "fleet-"
 CONNECT_TIMEOUT_S = 5.0
 CALL_TIMEOUT_S = 30.0
 TURN_POLL_S = 0.5
+WARDEN_TIMEOUT_S = 60.0  # for another warden in the place of one whose node was lost
 READ_BYTES_PER_S = 50e6
 REVIVE_TIMEOUT_S = 3600.0  # the warden has deadlines of its own
 FORM_BOOTS = 7  # one more than the warden gives itself
@@ -70,9 +71,15 @@ async def acquire(spec: FleetSpec, snapshot: SnapshotRef, holder: str) -> FleetL
     """
     resolve(spec)
     await asyncio.to_thread(connect)
-    deadline = time.monotonic() + spec.lease_timeout_s
+    deadline, gone = time.monotonic() + spec.lease_timeout_s, time.monotonic() + WARDEN_TIMEOUT_S
     while True:
-        answer = await call(warden(spec.name).lease.remote(spec, snapshot, holder), FORM_BOOTS * spec.boot_timeout_s)
+        try:
+            answer = await call(warden(spec.name).lease.remote(spec, snapshot, holder), FORM_BOOTS * spec.boot_timeout_s)
+        except LeaseLost:
+            if time.monotonic() > gone:
+                raise
+            await asyncio.sleep(TURN_POLL_S)  # Ray gives its name to another when it has noticed
+            continue
         if isinstance(answer, FleetLease):
             logger.info("fleet %s leased to %s, epoch %d", spec.name, holder, answer.epoch)
             return answer
@@ -148,13 +155,16 @@ def existing_warden(fleet: str) -> Any:
 
 
 def warden(fleet: str) -> Any:
-    """The handle of the fleet's warden, which is started if it is not there."""
+    """The handle of the fleet's warden, which is started if it is not there, here if there is room."""
     import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
     from infra.fleet.warden import FleetWarden
 
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+
     options = {"name": f"{PREFIX}{fleet}", "namespace": NAMESPACE, "lifetime": "detached", "get_if_exists": True}
-    return ray.remote(FleetWarden).options(num_cpus=0, **options).remote(fleet)
+    return ray.remote(FleetWarden).options(num_cpus=0, scheduling_strategy=here, **options).remote(fleet)
 
 
 async def call(ref: Any, timeout_s: float) -> Any:

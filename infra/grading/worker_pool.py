@@ -7,6 +7,7 @@ were handed over with it go to the next one. Items that take microseconds are ha
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 import pickle
 from collections import deque
@@ -21,6 +22,7 @@ from infra.errors import GraderError, GraderTimeout
 from infra.grading.worker import FAILED
 from infra.grading.worker_process import WorkerProcess
 
+logger = logging.getLogger(__name__)
 LOAD_DEADLINE_S = 120.0  # to start a worker and import a grader's packages, on a machine that is busy with engines
 CHUNK_S = 0.02  # how much work is handed over at once, by what the last items took
 CHUNK_MAX = 64
@@ -60,11 +62,12 @@ class WorkerPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for slot in self._slots:
+        slots = tuple(self._slots)
+        for slot in slots:
             slot.cancel()
         with anyio.CancelScope(shield=True):
-            if self._slots:
-                await asyncio.wait(self._slots)
+            if slots:
+                await asyncio.wait(slots)
         for job in self._waiting:
             job.fail(GraderError("the pool was closed"))
 
@@ -89,8 +92,17 @@ class WorkerPool:
             if not (idle := self._idle.popleft()).done():
                 return idle.set_result(None)
         if len(self._slots) < self._workers:
-            self._slots.append(asyncio.create_task(self._slot(), name=f"grader-{len(self._slots)}"))
+            slot = asyncio.create_task(self._slot(), name=f"grader-{len(self._slots)}")
+            slot.add_done_callback(self._ended)
+            self._slots.append(slot)
         return None
+
+    def _ended(self, slot: asyncio.Task[None]) -> None:
+        """A slot ends when it is cancelled. If a fault of ours ended it, whoever waits must not do so for ever."""
+        self._slots.remove(slot)
+        if not slot.cancelled() and (error := slot.exception()) is not None:
+            logger.error("%s ended: %s: %s", slot.get_name(), type(error).__name__, error, exc_info=error)
+            _fail(self._waiting, f"the pool failed: {type(error).__name__}: {error}")
 
     async def _slot(self) -> None:
         """One worker after another."""
@@ -99,9 +111,6 @@ class WorkerPool:
         try:
             while True:
                 chunk = await self._next_chunk()
-                if worker is not None and worker.gone:  # killed while it had nothing to do
-                    await worker.end()
-                    worker = None
                 try:
                     worker = worker or await WorkerProcess.start()
                 except OSError as error:
@@ -154,17 +163,20 @@ class WorkerPool:
         return True
 
     async def _made_ready(self, worker: WorkerProcess, chunk: deque[_Job]) -> bool:
-        """Hands the chunk over. If that fails, nobody could grade these, so all of them fail."""
+        """Hands the chunk over. If a new worker can't be made ready for it, none can: all of the chunk fail."""
         try:
             async with asyncio.timeout(self.load_deadline_s):
                 await worker.send((chunk[0].work, [job.item for job in chunk]))
                 kind, reason = await worker.receive()
             if kind != FAILED:
+                worker.proven = True
                 return True
         except TimeoutError:
             reason = f"the grader was not ready within {self.load_deadline_s:g} s"
         except (EOFError, ConnectionError, ValueError, TypeError, pickle.UnpicklingError):
             reason = f"the grader's process {await worker.how_it_died()} before it was ready"
+            if worker.proven:  # perhaps it was killed while it had nothing to do: another will tell
+                return False
         _fail(chunk, str(reason))
         return False
 

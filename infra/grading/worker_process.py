@@ -26,6 +26,7 @@ class WorkerProcess:
     def __init__(self, process: subprocess.Popen[bytes], reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._process, self._reader, self._writer = process, reader, writer
         self._gone = asyncio.Event()
+        self.proven = False  # it has been made ready for something, so that whatever kills it now is not its start
         loop, name = asyncio.get_running_loop(), f"grader-watch-{process.pid}"
         threading.Thread(target=self._watch, args=(loop,), name=name, daemon=True).start()
 
@@ -41,10 +42,6 @@ class WorkerProcess:
         except BaseException:
             writer.close()
             raise
-
-    @property
-    def gone(self) -> bool:
-        return self._process.returncode is not None
 
     async def send(self, message: Any) -> None:
         """Raises ConnectionError: it is dead."""

@@ -7,8 +7,10 @@ imports nothing of Pinpoint but its errors, so that everything else may import i
 from infra.model.comparisons import Comparison, PairedDifference
 from infra.model.fleet_status import EngineStatus, FleetStatus
 from infra.model.fleets import EngineProof, EngineRef, FleetLease, FleetSpec, Part, PinnedFleet, ProofLevel
+from infra.model.ledger import LedgerKey, LedgerTry
 from infra.model.live import LiveEngine, LiveFleet, LiveRequest
 from infra.model.points import RUN_NAME, EvalPoint, SkipReason, WeightVersion
+from infra.model.reevaluation import Care, Order, Reevaluation, Target, Where
 from infra.model.results import (
     BlackBoxSpec,
     DatasetResult,
@@ -23,7 +25,17 @@ from infra.model.results import (
     SkippedPoint,
 )
 from infra.model.snapshots import BaseModelRef, FileEntry, Manifest, SnapshotRef, SnapshotSource, StagedPart, TensorEntry
-from infra.model.suites import DatasetSpec, Problem, ReasoningGymSource, Sampling, Suite
+from infra.model.suites import (
+    Choices,
+    DatasetSpec,
+    FunctionSource,
+    LmEvalSource,
+    Message,
+    Problem,
+    ReasoningGymSource,
+    Sampling,
+    Suite,
+)
 
 Pinned = PinnedFleet | LiveFleet  # what may be asked: its engines have said which weights they serve
 PointRequest = EvalRequest | LiveRequest
@@ -32,6 +44,8 @@ __all__ = [
     "RUN_NAME",
     "BaseModelRef",
     "BlackBoxSpec",
+    "Care",
+    "Choices",
     "Comparison",
     "DatasetResult",
     "DatasetSpec",
@@ -47,11 +61,17 @@ __all__ = [
     "FleetLease",
     "FleetSpec",
     "FleetStatus",
+    "FunctionSource",
+    "LedgerKey",
+    "LedgerTry",
     "Lengths",
     "LiveEngine",
     "LiveFleet",
     "LiveRequest",
+    "LmEvalSource",
     "Manifest",
+    "Message",
+    "Order",
     "PairedDifference",
     "Part",
     "Pinned",
@@ -61,6 +81,7 @@ __all__ = [
     "Problem",
     "ProofLevel",
     "ReasoningGymSource",
+    "Reevaluation",
     "Sample",
     "SampleOutcome",
     "Sampling",
@@ -70,6 +91,8 @@ __all__ = [
     "SnapshotSource",
     "StagedPart",
     "Suite",
+    "Target",
     "TensorEntry",
     "WeightVersion",
+    "Where",
 ]

@@ -11,9 +11,12 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from infra.errors import ConfigError
 from infra.model.comparisons import Comparison
 from infra.model.fleets import EngineProof, FleetSpec
+from infra.model.ledger import LedgerTry
 from infra.model.points import EvalPoint
 from infra.model.snapshots import SnapshotRef, SnapshotSource
 from infra.model.suites import Suite
+
+RECORD_FORMAT = 1  # of a record's JSON; records that were written before it was noted are of this format too
 
 
 class SampleOutcome(StrEnum):
@@ -88,7 +91,7 @@ class DatasetResult:
     `pass_at_k` is the chance that one of k responses is right (reward 1), `best_at_k` the expected best reward of k, noted
     where rewards are not just 0 and 1; each has k up to the dataset's own `samples_per_prompt`. `score_completed` leaves out
     truncated responses, `repetition_ratio` is the share of responses that end in a loop. Records written before these were
-    noted have their defaults: `samples_per_prompt` is 0 there.
+    noted have their defaults: `samples_per_prompt` is 0 there. `bad_rows` of the data could not be used and were passed over.
     """
 
     dataset: str
@@ -112,6 +115,7 @@ class DatasetResult:
     lengths: Lengths | None = None
     repetition_ratio: float | None = None
     no_score: str = ""
+    bad_rows: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +143,7 @@ class EvalReport:
     comparisons: tuple[Comparison, ...] = ()
     points_so_far: int = 0
     kind: Literal["report"] = "report"
+    format: int = RECORD_FORMAT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,6 +157,7 @@ class SkippedPoint:
     export_time_seconds: float
     finished_at: str
     kind: Literal["skip"] = "skip"
+    format: int = RECORD_FORMAT
 
 
 PointRecord = Annotated[EvalReport | SkippedPoint, Field(discriminator="kind")]
@@ -179,6 +185,7 @@ class EvalRequest(BaseModel):
     keep_snapshots: int = Field(default=0, ge=0, description="how many retired snapshots of the run stay in the store")
     export_time_seconds: float = Field(default=0.0, ge=0, description="how long the training loop waited for staging")
     deadline_s: float = Field(default=3600.0, gt=0, description="the point is skipped as 'timeout' after so long")
+    ledger: LedgerTry | None = Field(default=None, description="of a re-evaluation: the try at its key that this is")
 
     @model_validator(mode="after")
     def _one_backend(self) -> Self:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from flows.demo import DemoOptions, run_demo
 from infra.model import EvalReport, ProofLevel
 from infra.presentation import score_text
-from infra.records import history
+from infra.records import history, samples_at
 from infra.store import Store
 from tests.end_to_end.command import pinpoint
 from tests.services.stack import RunningStack
@@ -45,8 +46,7 @@ class Demo:
 
     def samples(self, report: EvalReport, dataset: str) -> list[dict[str, object]]:
         result = next(result for result in report.results if result.dataset == dataset)
-        key = result.samples_location.removeprefix(self.store.url + "/")
-        return [json.loads(line) for line in self.store.read(key).splitlines()]
+        return [asdict(sample) for sample in samples_at(self.store, result.samples_location)]
 
 
 def test_each_due_step_has_its_report(demo: Demo) -> None:

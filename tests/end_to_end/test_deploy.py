@@ -43,3 +43,10 @@ def test_deploy_all_registers_every_deployment(services: RunningStack) -> None:
     assert live["entrypoint"] == "flows.evaluate_live.evaluate_live"
     sweeping = httpx.get(f"{api}/deployments/name/reclaim_orphans/pinpoint", timeout=30).json()
     assert [schedule["schedule"]["interval"] for schedule in sweeping["schedules"] if schedule["active"]] == [3600.0]
+    saved = httpx.get(f"{api}/deployments/name/reevaluate_saved/pinpoint", timeout=30).json()
+    assert {schedule["slug"]: schedule["active"] for schedule in saved["schedules"]} == {
+        "nightly": False,
+        "every-quarter-of-an-hour": False,
+    }
+    described = saved["parameter_openapi_schema"]["properties"]
+    assert all(described[name]["description"] for name in ("roots", "suite", "pattern", "order", "limit", "where", "care"))

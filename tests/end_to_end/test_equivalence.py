@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+from collections.abc import Iterable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from infra import sample_files
 from infra.model import BlackBoxSpec, EvalReport, FleetSpec, SkippedPoint, Suite
 from infra.records import history
-from infra.store import Store
+from infra.store import Store, path_of
 from tests.end_to_end.command import PINPOINT
 from tests.end_to_end.points import Points, wait_until
 from tests.infra.harness_tasks import logged, write_generating
@@ -21,8 +24,7 @@ FUNCTION = "infra.black_boxes.external_sglang.ExternalSGLang"
 HARNESS = "infra.black_boxes.lm_eval_harness.LmEvalHarness"
 
 
-def graded(path: Path) -> list[tuple[str, int, str, float]]:
-    samples = [json.loads(line) for line in path.read_text().splitlines()]
+def graded(samples: Iterable[dict[str, Any]]) -> list[tuple[str, int, str, float]]:
     return sorted((s["problem_id"], s["index"], s["response"], s["reward"]) for s in samples)
 
 
@@ -34,8 +36,7 @@ def test_the_same_snapshot_gives_the_same_samples_either_way(services: RunningSt
     own = points.record(2)
     assert isinstance(fleet, EvalReport)
     assert isinstance(own, EvalReport), own
-    kept = Path(fleet.results[0].samples_location.removeprefix("file://"))
-    assert graded(tmp_path / "rows.jsonl") == graded(kept)
+    assert graded(in_order(tmp_path / "rows.jsonl")) == graded(kept(fleet))
     assert fleet.results[0].score is not None
     assert own.metrics["rows"] == fleet.results[0].score.mean
     wait_until(points.nothing_left)
@@ -75,10 +76,12 @@ def test_lm_eval_gives_the_verdicts_of_a_fleet_and_of_a_server_of_ones_own(
 def kept(record: EvalReport | SkippedPoint) -> list[dict[str, Any]]:
     """The samples that a fleet's report has, in the order of the rows."""
     assert isinstance(record, EvalReport), record
-    return in_order(Path(record.results[0].samples_location.removeprefix("file://")))
+    samples = map(asdict, sample_files.read(path_of(record.results[0].samples_location)))
+    return sorted(samples, key=lambda sample: str(sample["prompt"]))
 
 
 def in_order(path: Path) -> list[dict[str, Any]]:
+    """The same of the lines that a black box wrote."""
     return sorted(map(json.loads, path.read_text().splitlines()), key=lambda sample: str(sample["prompt"]))
 
 

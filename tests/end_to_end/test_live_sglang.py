@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from infra.model import EvalReport
+from infra.records import samples_at
 from tests.end_to_end.live_training import FillingProducer, LiveRun, save_secret, update
 from tests.end_to_end.points import run_name, wait_until
 from tests.engines.conftest import Checkpoints
@@ -90,8 +91,7 @@ def test_it_works_in_both_pause_modes_with_an_update_right_before_and_right_afte
 
 
 def responses(live: LiveRun, report: EvalReport) -> list[str]:
-    key = report.results[0].samples_location.removeprefix(live.store.url + "/")
-    return [json.loads(line)["response"] for line in live.store.read(key).splitlines()]
+    return [sample.response for sample in samples_at(live.store, report.results[0].samples_location)]
 
 
 def fresh_responses(engine: RunningEngine, folder: Path, prompts: list[str]) -> list[str]:

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from infra import sample_files
 from infra.digests import digest_file
 from infra.errors import PinViolation
 from infra.fleet import lease as leasing
 from infra.model import BaseModelRef, EvalPoint, EvalReport, EvalRequest, FleetSpec, SkippedPoint, SnapshotRef
 from infra.pinning import pin
 from infra.snapshot import assemble, describe, validate
+from infra.store import path_of
 from infra.validation.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS
 from tests.end_to_end.points import Points, wait_until
 from tests.infra.adapters import make_adapter
@@ -31,8 +32,7 @@ def adapter_request(points: Points, base: Path, step: int) -> EvalRequest:
 
 
 def responses(report: EvalReport) -> list[str]:
-    path = report.results[0].samples_location.removeprefix("file://")
-    return [json.loads(line)["response"] for line in Path(path).read_text().splitlines()]
+    return [sample.response for sample in sample_files.read(path_of(report.results[0].samples_location))]
 
 
 def test_an_adapter_is_measured_and_is_not_its_base(services: RunningStack, points: Points, model: Path) -> None:

@@ -111,9 +111,12 @@ async def test_a_real_sglang_over_two_nodes_is_proved_by_content(
     given = {"num_gpus": 2, "gpus_per_engine": 2, "cpus_per_engine": 1.0, "engine_args": {**SMALL, "device": "cpu"}}
     fleet = sglang_fleet(name="real", **given)
     first, second = (snapshot_in(tmp_path / str(seed), seed, hidden=64) for seed in (1, 2))
-    lease = await leasing.acquire(fleet, first, "first")
+    booted = await leasing.acquire(fleet, first, "first")
+    await leasing.give_back(booted)
+    lease = await leasing.acquire(fleet, second, "second")
     async with leasing.held(lease):
         [proof] = (await pin(lease, second)).proofs
+    assert lease.engines[0].pid == booted.engines[0].pid  # both parts have loaded what is new
     assert (proof.level, proof.tensors, proof.tensors_proved) == (ProofLevel.CONTENT, 20, 20)
     assert len(proof.canary) == TOKENS - 1
     await end(fleet.name)
@@ -146,9 +149,7 @@ async def test_an_engine_whose_node_is_lost_is_missed_until_there_is_another_nod
         [second] = cluster.worker_nodes
         async with attended(pinned, Store((tmp_path / "store").as_uri()).url) as roster:
             cluster.remove_node(second, allow_graceful=False)  # kills its raylet, at which its workers end
-            samples = await run_samples(
-                pinned, dataset(samples_per_prompt=2, sampling=Sampling(max_new_tokens=8)), problems, str, roster
-            )
+            samples = await run_samples(pinned, spec_of_samples, problems, str, roster)
     assert len(samples) == 20
     assert {sample.weight_versions for sample in samples} == {(pinned.token,)}
 

@@ -330,7 +330,7 @@ def test_texts_of_different_lengths_scored_together_get_what_transformers_gives_
     for text, answer in zip(texts, answers, strict=True):
         ids = build_tokenizer().encode(text)
         with torch.no_grad():
-            own = torch.log_softmax(reference_model(1)(torch.tensor([ids])).logits[0].float(), dim=-1)[start : -1]
+            own = torch.log_softmax(reference_model(1)(torch.tensor([ids])).logits[0].float(), dim=-1)[start:-1]
         scored, meta = ids[start + 1 :], answer["meta_info"]
         expected = [float(row[token]) for row, token in zip(own, scored, strict=True)]
         assert [token for _, token, _ in meta["input_token_logprobs"][1:]] == scored

@@ -152,7 +152,7 @@ async def test_two_datasets_run_on_one_engine_at_once_and_every_sample_carries_i
     problems = [Problem(id=f"p{n}", prompt=f"{n}+1=", answer=str(n + 1), entry={}) for n in range(24)]
     greedy = dataset("greedy", sampling=Sampling(temperature=0.0, max_new_tokens=16))
     sampled = dataset("sampled", samples_per_prompt=2, sampling=Sampling(temperature=1.0, top_p=0.9, max_new_tokens=16))
-    runs = (run_samples(pinned, spec, problems, lambda prompt: prompt) for spec in (greedy, sampled))
+    runs = (run_samples(pinned, spec, problems, str) for spec in (greedy, sampled))
     async with asyncio.timeout(120):
         done = await gather_all(runs)
     assert [len(samples) for samples in done] == [24, 48]
@@ -166,7 +166,7 @@ async def test_an_update_in_the_middle_of_a_dataset_is_a_pin_violation(
     pinned = await pin(lease(engine, second), snapshot_of(second, 10))
     problems = [Problem(id=f"p{n}", prompt=f"{n}+1=", answer="7", entry={}) for n in range(200)]
     spec = dataset("disturbed", sampling=Sampling(temperature=0.0, max_new_tokens=64))
-    running = asyncio.create_task(run_samples(pinned, spec, problems, lambda prompt: prompt))
+    running = asyncio.create_task(run_samples(pinned, spec, problems, str))
     async with EngineClient(engine.base_url, KEY) as client:
         await asyncio.sleep(0.5)
         await client.update_weights(str(first), "somebody else's", 60)

@@ -130,9 +130,10 @@ class FakeEngine(WireServer):
             spans = [{"version": "someone/1/0/else", "start": 0, "end": 2}]
         if nth == self.mixed_at:
             spans = [{"version": "someone/1/0/else", "start": 0, "end": 1}, {"version": self.version, "start": 1, "end": 2}]
+        text, reason = self._stopped(self.answers(body.get("text", "")) if generates else "", body.get("sampling_params", {}))
         meta: dict[str, Any] = {
             "id": body["rid"],
-            "finish_reason": {"type": self.finish},
+            "finish_reason": reason,
             "prompt_tokens": 3,
             "completion_tokens": 2,
         }
@@ -140,7 +141,14 @@ class FakeEngine(WireServer):
             meta |= {"weight_version": spans[-1]["version"], "weight_versions": spans}
         if body.get("return_logprob"):
             meta |= self._scores(body)
-        return {"text": self.answers(body.get("text", "")) if generates else "", "output_ids": [1, 2], "meta_info": meta}
+        return {"text": text, "output_ids": [1, 2], "meta_info": meta}
+
+    def _stopped(self, text: str, sampling: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+        """What comes before the first stop text, and why it ended."""
+        places = {text.find(stop): stop for stop in sampling.get("stop") or () if stop in text}
+        if not places:
+            return text, {"type": self.finish}
+        return text[: min(places)], {"type": "stop", "matched": places[min(places)]}
 
     def _likely(self, token: int) -> float:
         """Depends on every bit of what it holds, and on the token."""

@@ -106,13 +106,16 @@ async def test_chat_is_rendered_by_the_tokenizer_that_the_trainer_names(
     tokenizer = build_tokenizer()
     tokenizer.chat_template = "{% for message in messages %}[{{ message.content }}]{% endfor %}"
     tokenizer.save_pretrained(tmp_path / "with")
+    chat = dataset(apply_chat_template=True)
     fleet = await attach(request(*engines, tokenizer=str(tmp_path / "with")), KEY)
-    assert renderer_of(fleet)("1+1=") == "[1+1=]"
+    assert renderer_of(fleet, chat)("1+1=") == "[1+1=]"
     build_tokenizer().save_pretrained(tmp_path / "without")
     with pytest.raises(SnapshotInvalid, match="has no chat template"):
-        renderer_of(await attach(request(*engines, tokenizer=str(tmp_path / "without")), KEY))
+        renderer_of(
+            await attach(request(*engines, tokenizer=str(tmp_path / "without")), KEY), dataset(apply_chat_template=True)
+        )
     with pytest.raises(ConfigError, match="give it"):
-        renderer_of(await attach(request(*engines), KEY))
+        renderer_of(await attach(request(*engines), KEY), chat)
 
 
 @pytest.mark.parametrize(

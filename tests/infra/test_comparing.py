@@ -81,16 +81,26 @@ def test_points_of_a_suite_that_has_changed_are_not_compared_and_it_says_so(stor
 
 def test_samples_that_are_gone_cost_the_comparison_and_not_the_report(store: Store) -> None:
     measured(store, 0, 2)
-    store.delete(f"{point_prefix(EvalPoint(run='run', step=0), 'suite')}/samples/sums.jsonl")
+    store.delete(f"{point_prefix(EvalPoint(run='run', step=0), 'suite')}/samples")
     previous, _ = new(store, 20, 4).comparisons
     assert previous.difference is None
     assert "samples are not in the store" in previous.reason
 
 
-@pytest.mark.parametrize("torn", [b'{"problem_id": "p0", "ind', b"{}\n", b"\xff\n"])
-def test_samples_that_can_not_be_read_cost_the_comparison_and_not_the_report(store: Store, torn: bytes) -> None:
+@pytest.mark.parametrize(
+    ("name", "torn"),
+    [
+        ("sums.jsonl", b'{"problem_id": "p0", "ind'),
+        ("sums.jsonl", b"{}\n"),
+        ("sums.jsonl", b"\xff\n"),
+        ("sums/x.parquet", b"PAR1"),
+    ],
+)
+def test_samples_that_can_not_be_read_cost_the_comparison_and_not_the_report(store: Store, name: str, torn: bytes) -> None:
     measured(store, 0, 2)
-    store.write(f"{point_prefix(EvalPoint(run='run', step=0), 'suite')}/samples/sums.jsonl", torn)
+    samples = f"{point_prefix(EvalPoint(run='run', step=0), 'suite')}/samples"
+    store.delete(samples)
+    store.write(f"{samples}/{name}", torn)
     previous, _ = new(store, 20, 4).comparisons
     assert previous.difference is None
     assert "can't be read" in previous.reason

@@ -1,15 +1,18 @@
-"""A dataset is read whole and checked before anything is asked of an engine; a row that can't be used is named."""
+"""A dataset is read row by row and checked before anything is asked of an engine; a row that can't be used is named."""
 
 from __future__ import annotations
 
+import json
+import tracemalloc
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from infra.datasets import load_problems, suite_digest
+from infra.datasets import load_dataset, load_problems, read_problems, suite_digest
 from infra.errors import ConfigError, DatasetError
-from infra.model import DatasetSpec, ReasoningGymSource, Sampling, Suite
+from infra.model import Choices, DatasetSpec, Problem, ReasoningGymSource, Sampling, Suite
 from tests.infra.examples import jsonl
 
 GOOD = '{"prompt": "1+1=", "answer": 2}'
@@ -126,3 +129,132 @@ def test_the_suite_digest_changes_with_problems_sampling_and_grading(
     tmp_path: Path, lines: list[str], changes: dict[str, Any]
 ) -> None:
     assert digest(tmp_path / "a", *lines, **changes) != digest(tmp_path / "b", GOOD)
+
+
+def test_a_row_without_an_id_has_its_number_among_the_rows_whatever_is_passed_over(tmp_path: Path) -> None:
+    spec = spec_of(tmp_path, "", GOOD, "{bad", "", GOOD, on_bad_row="skip")
+    assert [problem.id for problem in load_problems(spec)] == ["1", "3"]
+
+
+def test_bad_rows_are_passed_over_and_named_with_file_and_line_if_the_dataset_says_so(tmp_path: Path) -> None:
+    lines = [GOOD, "{bad", "", '{"prompt": "no answer"}', '{"prompt": "3+3=", "answer": 6, "id": "1"}', "[1]"]
+    loaded = load_dataset(spec_of(tmp_path, *lines, on_bad_row="skip"))
+    assert [problem.prompt for problem in loaded.problems] == ["1+1="]
+    assert [(bad.path, bad.line) for bad in loaded.bad_rows] == [(str(tmp_path / "d.jsonl"), line) for line in (2, 4, 5, 6)]
+    assert "is not JSON" in str(loaded.bad_rows[0])
+    assert "'1' is used twice" in str(loaded.bad_rows[2])
+
+
+def test_if_no_row_can_be_used_the_dataset_is_refused_all_the_same(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="no rows that can be used, and 2 that can not"):
+        load_problems(spec_of(tmp_path, "{", "[]", on_bad_row="skip"))
+
+
+def test_a_limit_counts_what_can_be_used(tmp_path: Path) -> None:
+    loaded = load_dataset(spec_of(tmp_path, "{bad", GOOD, GOOD, "{bad", on_bad_row="skip", limit=2))
+    assert ([problem.id for problem in loaded.problems], len(loaded.bad_rows)) == (["2", "3"], 1)
+
+
+def test_a_line_that_is_not_utf8_is_named_and_can_be_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "d.jsonl").write_bytes(GOOD.encode() + b'\n{"prompt": "\xe9", "answer": 1}\n')
+    spec = DatasetSpec(name="d", source=str(tmp_path / "d.jsonl"), on_bad_row="skip")
+    loaded = load_dataset(spec)
+    assert (len(loaded.problems), [bad.line for bad in loaded.bad_rows]) == (1, [2])
+
+
+def test_a_hundred_thousand_rows_are_never_in_memory_together(tmp_path: Path) -> None:
+    row = json.dumps({"prompt": "x" * 400, "answer": 1})
+    (tmp_path / "d.jsonl").write_text(f"{row}\n" * 100_000)
+    tracemalloc.start()
+    try:
+        count = sum(1 for _ in read_problems(DatasetSpec(name="d", source=str(tmp_path / "d.jsonl"))))
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert count == 100_000
+    assert peak < 20 * 2**20, "ids alone are kept, to find those that are used twice"
+
+
+def test_the_answer_to_grade_against_can_be_a_part_of_the_rows(tmp_path: Path) -> None:
+    row = json.dumps({"prompt": "q", "answer": "6 times 7 is 42.\n#### 42"})
+    assert load_problems(spec_of(tmp_path, row, answer_key_pattern=r"####\s*(.+)$"))[0].answer == "42"
+    assert load_problems(spec_of(tmp_path, row, answer_key_pattern=r"\d+$"))[0].answer == "42"
+    with pytest.raises(DatasetError, match=r"answer_key_pattern '@' is not found in"):
+        load_problems(spec_of(tmp_path, row, answer_key_pattern="@"))
+
+
+CHOICES = {"prompt_template": "{q}\n{choices}", "choices": Choices(right="r", wrong=("w1", "w2", "w3"))}
+
+
+def choosing(folder: Path, *numbers: int, **changes: Any) -> list[Problem]:
+    rows = [json.dumps({"q": f"{n}?", "r": f"right {n}", "w1": "a", "w2": "b", "w3": "c"}) for n in numbers]
+    return load_problems(spec_of(folder, *rows, **{**CHOICES, **changes}))
+
+
+def test_choices_are_shuffled_and_the_answer_is_the_letter_of_the_right_one(tmp_path: Path) -> None:
+    problems = choosing(tmp_path, *range(200))
+    for number, problem in enumerate(problems):
+        question, *lines = problem.prompt.splitlines()
+        assert question == f"{number}?"
+        assert sorted(line[3:] for line in lines) == ["a", "b", "c", f"right {number}"]
+        assert f"{problem.answer}) right {number}" in lines
+    counts = Counter(problem.answer for problem in problems)
+    assert set(counts) == set("ABCD")
+    assert min(counts.values()) > 25, "each place is about as likely"
+
+
+def test_the_order_of_choices_is_of_the_row_and_the_seed_and_not_of_the_place(tmp_path: Path) -> None:
+    there, elsewhere = choosing(tmp_path, 7, 8), choosing(tmp_path, 3, 8)
+    assert there[1].prompt == elsewhere[1].prompt
+    reseeded = choosing(tmp_path, *range(20), choices=Choices(right="r", wrong=("w1", "w2", "w3"), seed=1))
+    assert [p.answer for p in reseeded] != [p.answer for p in choosing(tmp_path, *range(20))]
+
+
+def test_a_row_without_one_of_its_choices_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DatasetError, match="line 1: has no 'w1', a choice"):
+        load_problems(spec_of(tmp_path, '{"q": "?", "r": "x"}', **CHOICES))
+
+
+def chat(folder: Path, prompt: Any, **changes: Any) -> list[Problem]:
+    row = json.dumps({"prompt": prompt, "answer": 2, "tools": [{"name": "f"}]})
+    return load_problems(spec_of(folder, row, apply_chat_template=True, **changes))
+
+
+def test_chat_messages_are_asked_as_they_are_and_read_as_a_text(tmp_path: Path) -> None:
+    (one,) = chat(tmp_path, [{"role": "user", "content": "1+1="}])
+    assert (one.prompt, one.messages, one.tools) == ("1+1=", ({"role": "user", "content": "1+1="},), ())
+    messages = [{"role": "user", "content": [{"type": "text", "text": "hi"}]}, {"role": "assistant", "content": "?"}]
+    (many,) = chat(tmp_path, [*messages, {"role": "user", "content": "1+1="}], tools_key="tools")
+    assert many.prompt == str(many) == "user: hi\n\nassistant: ?\n\nuser: 1+1="
+    assert many.tools == ({"name": "f"},)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "changes", "named"),
+    [
+        ([{"role": "user", "content": "?"}, {"role": "assistant", "content": "!"}], {}, "no message to answer"),
+        ([], {}, "no chat messages"),
+        (["hi"], {}, "a chat message without a role: 'hi'"),
+        ([{"content": "hi"}], {}, "without a role"),
+        ([{"role": "user"}], {}, "of role 'user' without content"),
+        ([{"role": "user", "content": [{"type": "image", "image": "x.png"}]}], {}, "a part that is no text"),
+        ([{"role": "user", "content": "hi"}], {"apply_chat_template": False}, "set apply_chat_template: true"),
+        ("hi", {"tools_key": "answer"}, "no list of JSON schemas in 'answer'"),
+    ],
+)
+def test_chat_that_cannot_be_asked_is_named_by_its_line(
+    tmp_path: Path, prompt: Any, changes: dict[str, Any], named: str
+) -> None:
+    row = json.dumps({"prompt": prompt, "answer": 2})
+    with pytest.raises(DatasetError, match=named) as caught:
+        load_problems(spec_of(tmp_path, row, **{"apply_chat_template": True, **changes}))
+    assert caught.value.line == 1
+
+
+def test_samples_of_one_prompt_draw_with_seeds_of_their_own_that_repeat() -> None:
+    sampling = Sampling(temperature=1.0, sampling_seed=7)
+    seeds = [sampling.of_sample(problem, index).sampling_seed for problem in ("a", "b") for index in range(50)]
+    assert len(set(seeds)) == 100
+    assert seeds[0] == sampling.of_sample("a", 0).sampling_seed != Sampling(sampling_seed=8).of_sample("a", 0).sampling_seed
+    assert all(seed is not None and 0 <= seed < 2**31 for seed in seeds)
+    assert Sampling().of_sample("a", 1) == Sampling()

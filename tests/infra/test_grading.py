@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
 
 from infra.datasets import load_problems, suite_digest
 from infra.errors import ConfigError
@@ -391,6 +392,9 @@ def test_the_digest_of_a_suite_follows_its_graders_settings_version_and_code(
 def test_the_spec_says_which_grader_whatever_way_it_was_named() -> None:
     assert dataset(grader="math") == dataset(grader={"name": "math"}) == dataset(grader=MathGrader())
     spec = dataset(grader={"name": "numeric", "rel_tol": 0.1})
+    for grader, allowed in (("math", True), (spec.model_dump(mode="json")["grader"], True), ("maths", False)):
+        given = {"name": "a", "source": "b", "grader": grader}
+        assert Draft202012Validator(DatasetSpec.model_json_schema()).is_valid(given) is allowed
     assert DatasetSpec.model_validate_json(spec.model_dump_json()) == spec
 
 

@@ -19,6 +19,7 @@ from infra.errors import ConfigError, GraderError, GraderTimeout
 from infra.grading import worker_pool as pools
 from infra.grading.answers import Grade
 from infra.grading.pool import GraderPool
+from infra.grading.worker_process import WorkerProcess
 from infra.model import DatasetSpec, Problem
 from tests.infra.examples import dataset
 from tests.infra.graders import HANGING, HANGS_ON, NUMERIC, PROBLEM, RAISING, UNGRADABLE, custom
@@ -254,12 +255,43 @@ async def test_a_grader_that_takes_too_long_to_load_is_given_up(monkeypatch: pyt
             await pool.ready(custom("slow_to_import:f"))
 
 
+async def test_a_grader_that_kills_its_process_on_import_is_given_up_at_the_second_time(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "dies_on_import.py").write_text("import os\nos._exit(4)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    async with GraderPool(workers=1) as fresh:
+        await right_again(fresh)
+        with pytest.raises(ConfigError, match="the grader's process ended with code 4 before it was ready"):
+            await fresh.ready(custom("dies_on_import:f"))
+        assert await right_again(fresh)
+
+
 @pytest.mark.slow
 async def test_importing_does_not_count_as_grading(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "imports_for_long.py").write_text("import time\ntime.sleep(1)\ndef f(response): return 1\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     async with GraderPool(deadline_s=DEADLINE_S) as pool:
         assert (await pool.grade(custom("imports_for_long:f"), PROBLEM, "7")).reward == 1.0
+
+
+async def test_a_pool_whose_own_code_fails_leaves_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def broken() -> WorkerProcess:
+        raise ZeroDivisionError("a bug")
+
+    async with GraderPool(workers=1) as pool:
+        with monkeypatch.context() as patched:
+            patched.setattr(WorkerProcess, "start", broken)
+            given = await asyncio.gather(*(pool.grade(NUMERIC, PROBLEM, "7") for _ in range(3)), return_exceptions=True)
+        assert [type(each) for each in given] == [GraderError] * 3
+        assert await right_again(pool)
+
+
+async def test_a_machine_that_can_start_no_process_is_an_error_of_each_sample(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    async with GraderPool(workers=1) as pool:
+        with pytest.raises(GraderError, match="no worker can be started"):
+            await pool.grade(NUMERIC, PROBLEM, "7")
 
 
 async def test_a_caller_that_goes_away_leaves_the_pool_working(pool: GraderPool) -> None:

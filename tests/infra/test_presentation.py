@@ -142,6 +142,12 @@ def test_a_report_page_names_the_weights_the_proof_and_the_phases() -> None:
         assert text in page
 
 
+def test_a_report_page_says_how_many_rows_of_the_data_could_not_be_used() -> None:
+    page = report_markdown(replace(REPORT, results=(replace(RESULT, bad_rows=3),)), MANIFEST)
+    assert "| sums | 10 ok; 3 bad rows of the data passed over |" in page
+    assert "bad rows" not in report_markdown(REPORT, MANIFEST)
+
+
 def test_the_report_page_of_a_live_point_claims_no_more_than_labels() -> None:
     said = replace(proof("10.0.0.1:30000", "40", ""), level=ProofLevel.LIVE)
     page = report_markdown(replace(REPORT, snapshot_digest=None, weight_version="40", proofs=(said,)), None)

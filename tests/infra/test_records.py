@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
 from infra import records
-from infra.model import EvalPoint
+from infra.errors import ConfigError
+from infra.model import EvalPoint, Sample
 from infra.store import Store
-from tests.infra.examples import POINT, REPORT, SKIPPED, report_at, sample
+from tests.infra.examples import POINT, REPORT, RESULT, SKIPPED, report_at, sample
+from tests.services.s3 import S3Server
 
 
 @pytest.fixture
@@ -63,13 +66,96 @@ def test_each_start_of_a_run_has_an_attempt_of_its_own(store: Store) -> None:
     assert records.next_attempt(store, "other") == 0
 
 
-def test_samples_are_one_line_each_and_their_text_is_exact(store: Store) -> None:
+def test_samples_are_beside_the_record_and_their_text_is_exact(store: Store) -> None:
     hostile = sample(response='line\nbreak \ud800 \0 "quoted"')
-    location = records.write_samples(store, POINT, "suite", "sums", [sample(), hostile])
-    key = location.removeprefix(store.url + "/")
-    lines = store.read(key).decode().splitlines()
-    assert [json.loads(line)["response"] for line in lines] == ["2", hostile.response]
-    assert key.startswith(records.point_prefix(POINT, "suite"))
+    location = records.write_samples(store, POINT, "suite", "sums", iter([sample(), hostile]))
+    assert list(records.samples_at(store, location)) == [sample(), hostile]
+    assert list(records.read_samples(store, POINT, "suite", "sums")) == [sample(), hostile]
+    assert store.key_of(location) in store.list(f"{records.point_prefix(POINT, 'suite')}/samples/sums")
+
+
+def test_samples_of_one_dataset_are_not_those_of_another(store: Store) -> None:
+    for name in ("sums", "sums2", "sum"):
+        records.write_samples(store, POINT, "suite", name, [sample(name)])
+    assert [one.problem_id for one in records.read_samples(store, POINT, "suite", "sums")] == ["sums"]
+    with pytest.raises(FileNotFoundError):
+        list(records.read_samples(store, POINT, "suite", "words"))
+
+
+def reported(store: Store, location: str) -> None:
+    records.commit(store, replace(REPORT, results=(replace(RESULT, samples_location=location),)))
+
+
+def test_the_samples_of_a_point_are_those_that_its_report_was_made_from(store: Store) -> None:
+    first = records.write_samples(store, POINT, "suite", "sums", [sample("first")])
+    second = records.write_samples(store, POINT, "suite", "sums", [sample("second")])
+    assert first != second
+    assert [one.problem_id for one in records.read_samples(store, POINT, "suite", "sums")] == ["second"]
+    reported(store, first)
+    assert [one.problem_id for one in records.read_samples(store, POINT, "suite", "sums")] == ["first"]
+    store.delete(first.removeprefix(f"{store.url}/"))
+    with pytest.raises(FileNotFoundError):
+        list(records.read_samples(store, POINT, "suite", "sums"))
+
+
+def test_samples_are_found_in_a_store_that_was_moved(store: Store, tmp_path: Path) -> None:
+    store = Store((tmp_path / "before").as_uri())
+    reported(store, records.write_samples(store, POINT, "suite", "sums", [sample("moved")]))
+    (tmp_path / "before").rename(tmp_path / "after")
+    moved = Store((tmp_path / "after").as_uri())
+    assert [one.problem_id for one in records.read_samples(moved, POINT, "suite", "sums")] == ["moved"]
+
+
+def test_samples_that_fail_on_the_way_leave_nothing(store: Store) -> None:
+    def failing() -> Iterator[Sample]:
+        yield sample()
+        raise ConnectionError("the engine is gone")
+
+    with pytest.raises(ConnectionError):
+        records.write_samples(store, POINT, "suite", "sums", failing())
+    assert store.list("") == {}
+
+
+@pytest.mark.slow
+def test_samples_go_to_s3_and_come_back(s3: S3Server) -> None:
+    store = Store(f"s3://{s3.bucket}/samples")
+    location = records.write_samples(store, POINT, "suite", "sums", (sample(f"p{i}") for i in range(2000)))
+    reported(store, location)
+    assert [one.problem_id for one in records.read_samples(store, POINT, "suite", "sums")] == [f"p{i}" for i in range(2000)]
+
+
+def test_samples_that_an_earlier_version_wrote_as_lines_are_read(store: Store) -> None:
+    key = f"{records.point_prefix(POINT, 'suite')}/samples/sums.jsonl"
+    store.write(key, "".join(json.dumps(asdict(one)) + "\n" for one in (sample(), sample("q", reward=None))).encode())
+    reported(store, store.url_of(key))
+    assert list(records.read_samples(store, POINT, "suite", "sums")) == [sample(), sample("q", reward=None)]
+
+
+def test_a_record_says_of_which_format_it_is(store: Store) -> None:
+    for record, suite in ((REPORT, "suite"), (replace(SKIPPED, suite="other"), "other")):
+        records.commit(store, record)
+        assert json.loads(store.read(records.record_key(POINT, suite)))["format"] == 1
+
+
+def test_a_record_that_was_written_before_formats_were_noted_is_read(store: Store) -> None:
+    """With fields that did not exist either."""
+    records.commit(store, REPORT)
+    key = records.record_key(POINT, "suite")
+    written = json.loads(store.read(key))
+    for name in ("format", "comparisons", "points_so_far", "metrics"):
+        del written[name]
+    for name in ("pass_at_k", "lengths", "samples_per_prompt", "no_score"):
+        del written["results"][0][name]
+    store.write(key, json.dumps(written).encode())
+    assert records.find(store, POINT, "suite") == REPORT
+    assert records.history(store, "run") == [REPORT]
+
+
+def test_a_record_of_a_format_yet_to_come_is_refused_with_the_remedy(store: Store) -> None:
+    store.write(records.record_key(POINT, "suite"), b'{"format": 2, "kind": "essay"}')
+    for read in (lambda: records.find(store, POINT, "suite"), lambda: records.history(store, "run")):
+        with pytest.raises(ConfigError, match=r"record.json has format 2; .* upgrade"):
+            read()
 
 
 def test_progress_is_the_last_step_that_this_start_of_the_run_said(store: Store) -> None:

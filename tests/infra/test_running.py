@@ -9,11 +9,10 @@ from typing import Any
 
 import pytest
 
-from infra import running
 from infra.errors import DatasetError, FleetUnhealthy, PinViolation
 from infra.model import DatasetSpec, PinnedFleet, Problem, Sample, SampleOutcome, Sampling
 from infra.pinning import pin
-from infra.running import run_samples
+from infra.running import asking, run_samples, streaming
 from tests.fakes.engine import FakeEngine
 from tests.infra.examples import dataset
 from tests.infra.graders import HANGING, HANGS_ON
@@ -35,7 +34,7 @@ class Ready:
         return self.pinned.version.token
 
     async def run(self, spec: DatasetSpec | None = None, problems: Sequence[Problem] = PROBLEMS) -> list[Sample]:
-        return await run_samples(self.pinned, spec or dataset(), problems, lambda prompt: prompt)
+        return await run_samples(self.pinned, spec or dataset(), problems, str)
 
 
 @pytest.fixture
@@ -108,7 +107,7 @@ async def test_an_engine_that_dies_midway_loses_and_doubles_no_sample(two: Ready
 
 
 async def test_an_engine_that_hangs_is_given_up_at_the_deadline(two: Ready, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "REQUEST_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(asking, "REQUEST_TIMEOUT_S", 0.3)
     two.engines[1].hangs = {GENERATE}
     samples = await two.run()
     assert {(s.outcome, s.engine) for s in samples} == {(SampleOutcome.OK, "engine-0")}
@@ -193,7 +192,7 @@ async def test_what_became_of_a_sample_is_said(
 async def test_a_sample_that_could_not_be_graded_has_no_reward_and_the_others_have(
     two: Ready, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "GRADE_DEADLINE_S", 0.5)
+    monkeypatch.setattr(streaming, "GRADE_DEADLINE_S", 0.5)
     two.engines[1].answers = lambda prompt: HANGS_ON if prompt == "hang" else "7"
     problems = [Problem(id=p, prompt=p, answer="7", entry={}) for p in ("a", "hang", "b", "c")]
     two.engines[0].answers = lambda prompt: "7"

@@ -29,7 +29,7 @@ class Ready:
     async def one(self, answer: str, opening: str = "", **changes: Any) -> Sample:
         for engine in self.engines:
             engine.answers = lambda prompt: answer
-        (sample,) = await run_samples(self.pinned, dataset(**changes), [PROBLEM], lambda prompt: prompt + opening)
+        (sample,) = await run_samples(self.pinned, dataset(**changes), [PROBLEM], lambda asked: f"{asked}{opening}")
         return sample
 
     @property

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
-from infra.config import load_suite
 from infra.errors import ConfigError, UnknownKey
+from infra.model import DatasetSpec, FunctionSource, LmEvalSource
+from infra.suite_files import load_suite, suite_of
 
 
 def suite_file(folder: Path, **content: Any) -> Path:
@@ -52,6 +53,10 @@ GYM = {"reasoning_gym": "basic_arithmetic"}
         ({"datasets": [{**GOOD, "sampling": {"temprature": 1}}]}, "temprature", "temperature"),
         ({"defaults": {"sampling": {"topp": 1}}, "datasets": [GOOD]}, "topp", "top_p"),
         ({"datasets": [{"name": "g", "source": {**GYM, "sede": 1}}]}, "sede", "seed"),
+        ({"datasets": [{"name": "l", "source": {"lm_eval": "gsm8k", "num_fewshots": 1}}]}, "num_fewshots", "num_fewshot"),
+        ({"datasets": [{"name": "f", "source": {"function": "m:f", "setings": {}}}]}, "setings", "settings"),
+        ({"datasets": [{**GOOD, "prompt_template": "x", "choices": {"rigth": "a", "wrong": ["b"]}}]}, "rigth", "right"),
+        ({"datasets": [{**GOOD, "sampling": {"stop_token_id": [1]}}]}, "stop_token_id", "stop_token_ids"),
         ({"datasets": [{**GOOD, "grader": {"name": "numeric", "reltol": 1}}]}, "reltol", "rel_tol"),
         ({"defaults": {"grader": {"name": "math", "digit": 1}}, "datasets": [GOOD]}, "digit", "digits"),
     ],
@@ -66,6 +71,18 @@ def test_an_unknown_key_is_refused_at_each_level(tmp_path: Path, content: dict[s
     ("content", "named"),
     [
         ({"datasets": [{"name": "x", "source": "missing.jsonl"}]}, "missing.jsonl does not exist"),
+        ({"datasets": [{"name": "x", "source": "*.csv"}]}, "csv does not exist; 'source' is taken relative to the suite file"),
+        ({"datasets": [{"name": "x", "source": {"reasoning_gim": "x"}}]}, "a mapping with reasoning_gym, lm_eval or function"),
+        ({"datasets": [{"name": "x", "source": 5}]}, "a source is a file, or a mapping"),
+        ({"datasets": [{"name": "x", "source": {"function": "f"}}]}, "source.FunctionSource.function"),
+        ({"datasets": [{**GOOD, "on_bad_row": "ignore"}]}, "on_bad_row: Input should be 'fail' or 'skip'"),
+        ({"datasets": [{**GOOD, "generate": "f"}]}, "generate"),
+        ({"datasets": [{**GOOD, "choices": {"right": "a", "wrong": ["b"]}}]}, "choices needs a prompt_template"),
+        ({"datasets": [{**GOOD, "system_prompt": "x"}]}, "system_prompt needs apply_chat_template: true"),
+        ({"datasets": [{**GOOD, "tools_key": "x"}]}, "tools_key needs apply_chat_template: true"),
+        ({"datasets": [{**GOOD, "chat_template_kwargs": {"x": 1}}]}, "chat_template_kwargs needs apply_chat_template: true"),
+        ({"datasets": [{**GOOD, "answer_key_pattern": "("}]}, "not a regular expression"),
+        ({"datasets": [{**GOOD, "sampling": {"sampling_seed": -1}}]}, "sampling.sampling_seed"),
         ({"datasets": [{"name": "x"}]}, "source"),
         ({"datasets": [{"source": "sums.jsonl"}]}, "name"),
         ({"datasets": ["sums.jsonl"]}, "must be a mapping"),
@@ -100,3 +117,41 @@ def test_what_cannot_be_meant_is_named_in_one_line(tmp_path: Path, content: dict
         load_suite(suite_file(tmp_path, **content))
     assert "\n" not in str(caught.value)
     assert "nightly.yaml" in str(caught.value)
+
+
+def test_a_pattern_an_object_and_a_folder_of_tasks_are_sources_too(tmp_path: Path) -> None:
+    sources = ["*.jsonl", "s3://bucket/d.jsonl", {"lm_eval": "x", "include_path": "tasks"}, {"function": "m:f"}]
+    entries = [{"name": f"d{n}", "source": source} for n, source in enumerate(sources)]
+    files, remote, task, function = (d.source for d in load_suite(suite_file(tmp_path, datasets=entries)).datasets)
+    assert (files, remote) == (str(tmp_path / "*.jsonl"), "s3://bucket/d.jsonl")
+    assert task == LmEvalSource(lm_eval="x", include_path=str(tmp_path / "tasks"))
+    assert function == FunctionSource(function="m:f")
+
+
+def test_a_suite_can_be_a_list_in_code(tmp_path: Path) -> None:
+    file = suite_file(tmp_path, defaults={"limit": 3}, datasets=[GOOD])
+    listed = suite_of([GOOD], name="nightly", defaults={"limit": 3}, folder=tmp_path)
+    assert listed == load_suite(file)
+    assert suite_of([DatasetSpec(name="sums", source="sums.jsonl", limit=3)], name="nightly", folder=tmp_path) == listed
+    with pytest.raises(UnknownKey, match="did you mean 'limit'"):
+        suite_of([{**GOOD, "limt": 1}], name="x", folder=tmp_path)
+    with pytest.raises(ConfigError, match="suite: 'datasets' is empty"):
+        suite_of([], name="x")
+
+
+def test_the_layout_of_miles_is_read_as_well(tmp_path: Path) -> None:
+    data = {"name": "sums", "path": str(tmp_path / "sums.jsonl"), "rm_type": "numeric", "stop_token_ids": [3]}
+    suite = load_suite(suite_file(tmp_path, eval={"defaults": {"temperature": 0.5}, "datasets": [data]}))
+    assert (suite.name, suite.datasets[0].grader.name, suite.datasets[0].source) == ("nightly", "numeric", data["path"])
+    assert (suite.datasets[0].sampling.temperature, suite.datasets[0].sampling.stop_token_ids) == (0.5, (3,))
+
+
+def test_a_suite_that_is_neither_a_file_nor_ready_is_refused_with_the_ready_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"arithmetik does not exist, and no ready suite has this name: aime, arithmetic"):
+        load_suite("arithmetik")
+
+
+def test_a_file_is_preferred_to_a_ready_suite_of_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    suite_file(tmp_path, datasets=[GOOD]).rename(tmp_path / "arithmetic")
+    monkeypatch.chdir(tmp_path)
+    assert [dataset.name for dataset in load_suite("arithmetic").datasets] == ["sums"]

@@ -9,8 +9,21 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from infra.config import PREFIX, SETTINGS_FILE_VARIABLE, Settings, load_settings, load_suite
-from infra.model import DatasetSpec, FleetSpec, ReasoningGymSource, SampleOutcome, Sampling
+from infra.config import PREFIX, SETTINGS_FILE_VARIABLE, Settings, load_settings
+from infra.model import (
+    Care,
+    Choices,
+    DatasetSpec,
+    FleetSpec,
+    FunctionSource,
+    LmEvalSource,
+    Order,
+    ReasoningGymSource,
+    SampleOutcome,
+    Sampling,
+    Where,
+)
+from infra.suite_files import load_suite
 from trainer_integration.dispatcher import DispatchSettings
 from trainer_integration.live import LiveSettings
 
@@ -19,7 +32,8 @@ DOCS = ROOT / "docs"
 SETTINGS, SUITES, LIVE = DOCS / "settings.md", DOCS / "suites.md", DOCS / "live.md"
 LISTED: list[tuple[Path, type[BaseModel]]] = [(SETTINGS, Settings), (SETTINGS, DispatchSettings), (SETTINGS, FleetSpec)]
 LISTED += [(LIVE, LiveSettings)]
-LISTED += [(SUITES, DatasetSpec), (SUITES, Sampling), (SUITES, ReasoningGymSource)]
+LISTED += [(DOCS / "reevaluation.md", listed) for listed in (Order, Where, Care)]
+LISTED += [(SUITES, kind) for kind in (DatasetSpec, Sampling, ReasoningGymSource, LmEvalSource, FunctionSource, Choices)]
 
 
 def rows(page: Path) -> dict[str, str]:

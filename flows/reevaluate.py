@@ -1,0 +1,165 @@
+"""`pinpoint reevaluate` and `pinpoint retry`: what the schedule does, from a terminal; what was given up is tried again."""
+
+from __future__ import annotations
+
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from flows.asked import asked_black_box, asked_suite
+from flows.given import SettingsOption, StoreOption, usable_settings
+from flows.rounds import reevaluate_once
+from flows.terminal import ledger_table
+from infra.config import Settings, parse
+from infra.errors import ConfigError
+from infra.ledger import all_entries, find_key, forgive
+from infra.model import Reevaluation, Suite
+from infra.saved.round import Done
+from infra.saved.survey import Found
+from infra.store import Store
+from trainer_integration.deliver import API_URL
+
+out = Console()
+FAILED = 1
+POLL_S = 3.0
+IN_ORDER = "Saved checkpoints, in the order of their evaluation"
+
+
+def reevaluate(
+    roots: Annotated[list[str], typer.Argument(metavar="ROOT...", help="folder, or s3://bucket/prefix, of saved checkpoints")],
+    suite: Annotated[Path | None, typer.Option(help="YAML file: what to measure; a function may do without")] = None,
+    order: Annotated[str, typer.Option(help="newest, step, spread (every k-th) or target")] = "newest",
+    every: Annotated[int, typer.Option(min=1, help="for --order spread: every so manieth, and the last")] = 5,
+    target: Annotated[str | None, typer.Option(metavar="DATASET=SCORE", help="stop at the first that reaches it")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="evaluate at most so many")] = None,
+    pattern: Annotated[str | None, typer.Option(help="regex for the path below ROOT; its group is the step")] = None,
+    run: Annotated[str | None, typer.Option(help="run that the points join; default: the root's name")] = None,
+    function: Annotated[str | None, typer.Option(help="a CheckpointEvalFn of your own: docs/black-box.md")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=YAML", help="a setting of the function")] = None,
+    at_once: Annotated[int, typer.Option(min=1, help="how many wait or run at a time")] = 1,
+    settle: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="how long one must be unchanged")] = 60.0,
+    tries: Annotated[int, typer.Option(min=1, help="how often a failure that may pass is tried")] = 3,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would run, and what it would cost")] = False,
+    port: Annotated[
+        int | None, typer.Option("--port", help="port of the Prefect server; default 4200, or any free one")
+    ] = None,
+    store: StoreOption = None,
+    settings_file: SettingsOption = None,
+) -> None:
+    """Evaluate saved checkpoints that have no report yet under this suite, and wait for them (docs/reevaluation.md)."""
+    settings = usable_settings(settings_file, store)
+    black_box = asked_black_box(function, set_ or [])
+    loaded = asked_suite(suite, black_box)
+    values = {
+        "roots": roots,
+        "pattern": pattern,
+        "order": _order(order, every, target),
+        "limit": limit,
+        "where": {"run": run, "black_box": black_box},
+        "care": {"settle_s": settle, "tries": tries, "at_once": at_once},
+    }
+    asked = parse(Reevaluation, values, where="reevaluate")
+    if dry_run:
+        _, rows, told = reevaluate_once(asked, loaded, settings, settings.prefect_api_url or API_URL, dry_run=True)
+        _show(IN_ORDER, rows, told)
+        return
+    from flows.stack import stack_of
+
+    with ExitStack() as started:
+        with out.status("Starting Prefect and Ray ..."):
+            stack = started.enter_context(stack_of(settings, port=port))
+        failed = _until_done(asked, loaded, settings, stack.prefect_api_url)
+    if failed:
+        raise typer.Exit(FAILED)
+
+
+def _order(by: str, every: int, target: str | None) -> dict[str, Any]:
+    if target is None:
+        return {"by": by, "every": every}
+    dataset, _, score = target.partition("=")
+    try:
+        return {"by": by, "every": every, "target": {"dataset": dataset, "score": float(score)}}
+    except ValueError:
+        raise ConfigError(f"--target {target}: write DATASET=SCORE, for example sums=0.8") from None
+
+
+def _until_done(asked: Reevaluation, suite: Suite, settings: Settings, api_url: str) -> bool:
+    """Rounds until nothing is left for this command; whether one of what it submitted came to no report."""
+    ours: set[str] = set()
+    while True:
+        left = None if asked.limit is None else asked.limit - len(ours)
+        done, rows, told = reevaluate_once(_limited(asked, left), suite, settings, api_url, dry_run=left == 0)
+        submitted = () if left == 0 else done.submitted
+        for one in submitted:
+            out.print(f"step {one.saved.step}: submitted, {one.saved.location}", soft_wrap=True, highlight=False)
+        ours |= {one.saved.location for one in submitted}
+        if not _goes_on(asked, done, ours, exhausted=left == 0):
+            break
+        time.sleep(POLL_S)
+    if left == 0:
+        rows, told = [row for row in rows if row["place"] in ours], f"{len(ours)} checkpoints were evaluated, the limit."
+    _show(IN_ORDER, rows, told)
+    return any(one.saved.location in ours and one.state != "evaluated" for one in done.found)
+
+
+def _limited(asked: Reevaluation, left: int | None) -> Reevaluation:
+    return asked.model_copy(update={"limit": left}) if left else asked
+
+
+def _goes_on(asked: Reevaluation, done: Done, ours: set[str], *, exhausted: bool) -> bool:
+    if done.reached is not None:
+        return False
+
+    def counts(one: Found) -> bool:
+        if one.state == "under way":
+            return one.saved.location in ours or asked.order.by == "target"
+        return one.state in ("to do", "unread") and not exhausted and not _stopped(asked, done)
+
+    return any(map(counts, done.found))
+
+
+def _stopped(asked: Reevaluation, done: Done) -> bool:
+    """A search that stands before a checkpoint which may still be written: a later command goes on."""
+    seen = [one for one in done.found if one.state not in ("evaluated", "given up")]
+    return asked.order.by == "target" and bool(seen) and seen[0].state == "waits"
+
+
+def _show(title: str, rows: list[dict[str, str]], told: str) -> None:
+    if rows:
+        out.print(ledger_table(title, rows))
+    out.print(told, soft_wrap=True, highlight=False)
+
+
+def retry(
+    key: Annotated[
+        str | None, typer.Argument(help="key of the ledger, or its beginning; without it, what failed is listed")
+    ] = None,
+    store: StoreOption = None,
+    settings_file: SettingsOption = None,
+) -> None:
+    """Let what was given up be tried again by the next trigger."""
+    opened = Store(usable_settings(settings_file, store).store)
+    if key is not None:
+        known = find_key(opened, key)
+        forgive(opened, known)
+        place = known.last.claim.checkpoint if known.last else ""
+        out.print(f"{known.key.text} is tried again by the next `pinpoint reevaluate`, or schedule: {place}", soft_wrap=True)
+        return
+    failed = [one for one in all_entries(opened) if one.last and not one.under_way and one.report is None]
+    rows = [
+        {
+            "key": one.key.text,
+            "step": str(one.last.claim.point.step),
+            "tries": str(len(one.tries)),
+            "place": one.last.claim.checkpoint,
+            "why": one.last.why,
+        }
+        for one in failed
+        if one.last
+    ]
+    told = f"{len(rows)} keys have no report. `pinpoint retry KEY` has one tried again." if rows else "Nothing has failed."
+    _show("What has no report", rows, told)

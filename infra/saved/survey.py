@@ -1,0 +1,167 @@
+"""What a trigger finds below its roots, each with what is known of it and what would be done about it; nothing is changed.
+
+A checkpoint is looked up in the ledger by its content, so every byte of it is read once; the digest is noted, and later
+triggers read nothing. What is asked of it are the datasets that it has no report for, on such engines: after a change of the
+suite those that have changed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from infra.datasets import suite_digest
+from infra.errors import SnapshotMissing
+from infra.ledger import TTL_S, Entry, Try, entries
+from infra.model import EvalReport, FleetSpec, LedgerKey, Reevaluation, Suite, Target
+from infra.saved.identity import Measured, checkpoint_digest, engine_digest
+from infra.saved.layouts import Saved, run_of
+from infra.saved.scan import scan
+from infra.saved.settled import Standing, look
+from infra.store import Store
+
+State = Literal["waits", "unread", "to do", "under way", "evaluated", "given up"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A checkpoint and its state. `why` is for people; what is `to do` has a key, the next try's number and a suite.
+
+    `dead` is a try at its key whose holder is dead, `score` what a target is compared with.
+    """
+
+    saved: Saved
+    run: str
+    standing: Standing
+    state: State
+    why: str = ""
+    key: str = ""
+    number: int = 1
+    suite: Suite | None = None
+    suite_digest: str = ""
+    datasets: tuple[str, ...] = ()
+    dead: Try | None = None
+    score: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """Of one trigger. `gone` says of a flow run, by its id, that it will never begin: a hint, which may be wrong."""
+
+    store: Store
+    asked: Reevaluation
+    measured: Measured
+    engines: str
+    gone: Callable[[str], bool] = lambda flow_run: False
+
+    @classmethod
+    def of(
+        cls,
+        store: Store,
+        asked: Reevaluation,
+        suite: Suite,
+        fleet: FleetSpec,
+        gone: Callable[[str], bool] = lambda flow_run: False,
+    ) -> Survey:
+        """Raises ConfigError for a suite whose data can't be read, or a target that is in none of its datasets."""
+        black_box = asked.where.black_box
+        measured = Measured.of(suite, black_box)
+        return cls(store=store, asked=asked, measured=measured, engines=engine_digest(fleet, black_box), gone=gone)
+
+    def found(self) -> list[Found]:
+        """All that is there, in the order in which it is to be evaluated. Nothing is read of what was never digested."""
+        clock = time.time()
+        by_step = [(saved, look(saved, self.asked.care, clock)) for saved in scan(self.asked.roots, self.asked.pattern)]
+        return [self._first_look(saved, standing) for saved, standing in self._ordered(by_step)]
+
+    def judged(self, found: Found) -> Found:
+        """The same with its place in the ledger, for which all of it may have to be read. Raises StoreError."""
+        return self._judge(found, read=True) if found.state == "unread" else found
+
+    def _ordered(self, by_step: list[tuple[Saved, Standing]]) -> Iterator[tuple[Saved, Standing]]:
+        order = self.asked.order
+        if order.by == "newest":
+            yield from reversed(by_step)
+        elif order.by == "spread":
+            yield from (one for n, one in enumerate(by_step) if n % order.every == 0 or n == len(by_step) - 1)
+        else:
+            yield from by_step
+
+    def _first_look(self, saved: Saved, standing: Standing) -> Found:
+        run = self.asked.where.run or run_of(saved.root)
+        found = Found(saved=saved, run=run, standing=standing, state="unread")
+        if not standing.settled:
+            return replace(found, state="waits", why=standing.waits)
+        return self._judge(found, read=False)
+
+    def _judge(self, found: Found, *, read: bool) -> Found:
+        try:
+            digest = checkpoint_digest(self.store, found.saved, found.standing, read=read)
+        except SnapshotMissing as error:
+            return replace(found, state="waits", why=str(error))
+        return found if digest is None else self._in_ledger(found, digest)
+
+    def _in_ledger(self, found: Found, digest: str) -> Found:
+        place = LedgerKey.of(digest, self.engines, "").place
+        known = entries(self.store, place)
+        done = {unit for entry in known.values() for unit in _reported(entry)}
+        busy = {unit for entry in known.values() if self._under_way(entry) for unit in _asked(entry)}
+        score = _score(known, self.measured, self.asked.order.target)
+        suite = self.measured.without(done | busy)
+        if suite is None:
+            pending = bool(busy & set(self.measured.units.values()))
+            why = _who(known) if pending else ""
+            return replace(found, state="under way" if pending else "evaluated", why=why, score=score)
+        asked = suite_digest(suite)
+        key = LedgerKey.of(digest, self.engines, asked)
+        entry = known.get(key.text, Entry(key=key))
+        found = replace(
+            found, key=key.text, suite=suite, suite_digest=asked, datasets=self.measured.digests(suite), score=score
+        )
+        return self._next_try(found, entry)
+
+    def _next_try(self, found: Found, entry: Entry) -> Found:
+        last = entry.last
+        if last is None:
+            return replace(found, state="to do", why=found.standing.fault)
+        dead = last if last.record is None and last.state != "lost" else None
+        if entry.given_up(self.asked.care.tries):
+            return replace(found, state="given up", why=last.why, dead=dead)
+        return replace(found, state="to do", why=last.why, number=last.claim.number + 1, dead=dead)
+
+    def _under_way(self, entry: Entry) -> bool:
+        """A flow run that Prefect has ended, or forgotten, before it began will never report."""
+        last = entry.last
+        if last is None or not last.alive:
+            return False
+        return not (last.state == "queued" and last.age > TTL_S and self.gone(last.flow_run))
+
+
+def _reported(entry: Entry) -> set[str]:
+    return {unit for one in entry.tries if one.state == "report" for unit in one.claim.datasets}
+
+
+def _asked(entry: Entry) -> tuple[str, ...]:
+    return entry.last.claim.datasets if entry.last else ()
+
+
+def _who(known: dict[str, Entry]) -> str:
+    alive = [entry.last for entry in known.values() if entry.last and entry.last.alive]
+    return "; ".join(f"{one.state} since {one.claim.at}, try {one.claim.number} at {one.claim.key}" for one in alive)
+
+
+def _score(known: dict[str, Entry], measured: Measured, target: Target | None) -> float | None:
+    """The target's score in the report that this very dataset has at this checkpoint."""
+    if target is None:
+        return None
+    unit = measured.units.get(target.dataset) or next(iter(measured.units.values()))
+    tries = [one for entry in known.values() for one in entry.tries if unit in one.claim.datasets]
+    scores = [_of(one.record, target.dataset) for one in tries if isinstance(one.record, EvalReport)]
+    return next((score for score in scores if score is not None), None)
+
+
+def _of(report: EvalReport, name: str) -> float | None:
+    scores = {result.dataset: result.score.mean for result in report.results if result.score}
+    return scores.get(name, report.metrics.get(name))

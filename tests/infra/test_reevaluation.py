@@ -1,0 +1,244 @@
+"""What has no report under its key is submitted in the order that was asked for, and nothing else is, however often."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from infra import foreign, snapshot
+from infra.errors import ServiceUnreachable
+from infra.holds import is_held
+from infra.model import EvalPoint, EvalRequest, FleetSpec, Manifest, Order, Reevaluation
+from infra.records import history
+from infra.saved.costs import costs
+from infra.saved.round import run_round
+from infra.saved.rows import summary
+from infra.saved.survey import Survey
+from tests.infra.checkpoints import make_checkpoint
+from tests.infra.saved_checkpoints import FLEET, Root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Root:
+    return Root(tmp_path / "home", steps=3)
+
+
+def test_all_are_submitted_newest_first_and_a_second_trigger_does_nothing(root: Root) -> None:
+    assert root.steps() == [3, 2, 1]
+    assert root.steps() == []
+    assert root.states() == {1: "under way", 2: "under way", 3: "under way"}
+    root.evaluate_all()
+    assert root.steps() == []
+    assert root.states() == {1: "evaluated", 2: "evaluated", 3: "evaluated"}
+
+
+def test_a_request_says_what_is_measured_where_and_under_which_key(root: Root) -> None:
+    root.steps()
+    request = root.sent[0]
+    assert (request.source.path, request.source.staged) == (str(root.saved / "step_3"), False)
+    assert (request.point.run, request.point.step) == ("run", 3)
+    assert request.ledger is not None
+    assert request.ledger.number == 1
+    assert len({sent.point.attempt for sent in root.sent}) == 3  # never the place of another point of the run
+    assert request.fleet == FLEET
+
+
+def test_a_new_checkpoint_is_all_that_a_later_trigger_submits(root: Root) -> None:
+    root.steps()
+    root.evaluate_all()
+    make_checkpoint(root.saved / "step_4", seed=4)
+    assert root.steps() == [4]
+
+
+def test_the_same_weights_under_another_name_are_not_paid_for_twice(root: Root) -> None:
+    root.steps()
+    root.evaluate_all()
+    shutil.copytree(root.saved / "step_3", root.saved / "step_9")
+    assert root.steps() == []
+
+
+@pytest.mark.parametrize(
+    ("order", "steps"),
+    [
+        ({"by": "newest"}, [7, 6, 5, 4, 3, 2, 1]),
+        ({"by": "step"}, [1, 2, 3, 4, 5, 6, 7]),
+        ({"by": "spread", "every": 3}, [1, 4, 7]),
+        ({"by": "spread", "every": 5}, [1, 6, 7]),
+    ],
+)
+def test_the_order_is_the_one_that_was_asked_for(tmp_path: Path, order: dict[str, object], steps: list[int]) -> None:
+    assert Root(tmp_path, steps=7).steps(order=order) == steps
+
+
+def test_a_limit_and_what_may_be_under_way_at_once_bound_a_trigger(root: Root) -> None:
+    assert root.steps(limit=1) == [3]
+    assert root.steps(care={"settle_s": 0, "at_once": 1}) == []  # one is under way
+    assert root.steps(care={"settle_s": 0, "at_once": 2}) == [2]
+    root.evaluate_all()
+    assert root.steps(care={"settle_s": 0, "at_once": 1}) == [1]
+
+
+def test_a_search_for_a_target_goes_in_step_order_and_ends_at_the_first_that_reaches_it(tmp_path: Path) -> None:
+    root = Root(tmp_path, steps=5)
+    order = {"by": "target", "target": {"dataset": "sums", "score": 0.8}}
+    for step, score in ((1, 0.2), (2, 0.7), (3, 0.81)):
+        assert root.steps(order=order) == [step]
+        assert root.steps(order=order) == []  # one after the other
+        root.evaluate_all(score=score)
+    done = root.round(order=order)
+    assert done.submitted == ()
+    assert done.reached is not None
+    assert (done.reached.saved.step, done.reached.score, done.left) == (3, 0.81, 0)
+    assert "reached at step 3, with 0.810" in summary(done)
+
+
+def test_a_search_does_not_jump_over_a_checkpoint_that_is_still_written(tmp_path: Path) -> None:
+    root = Root(tmp_path, steps=2)
+    order = {"by": "target", "target": {"dataset": "sums", "score": 0.8}}
+    (root.saved / "step_2" / "COMPLETE").write_text("")
+    assert root.steps(order=order, care={"settle_s": 60}) == []
+
+
+def test_a_target_belongs_to_its_order_and_to_no_other() -> None:
+    with pytest.raises(ValidationError, match="needs a target"):
+        Order(by="target")
+    with pytest.raises(ValidationError, match="no other order"):
+        Order.model_validate({"by": "step", "target": {"dataset": "sums", "score": 0.5}})
+    with pytest.raises(ValidationError, match="needs a group"):
+        Reevaluation(roots=("/x",), pattern="step")
+
+
+def test_after_a_change_of_the_suite_only_what_has_changed_is_asked_again(root: Root) -> None:
+    root.steps(root.suite_of(sums="1+1=", words="two?"))
+    root.evaluate_all()
+    changed = root.suite_of(sums="1+1=", words="another two?")
+    assert root.steps(changed) == [3, 2, 1]
+    assert {tuple(spec.name for spec in request.suite.datasets) for request in root.sent} == {("words",)}
+    root.evaluate_all()
+    assert root.steps(changed) == []
+    longer = root.suite_of(sums="1+1=", words="another two?", more="2*1=")
+    assert root.steps(longer) == [3, 2, 1]
+    assert {tuple(spec.name for spec in request.suite.datasets) for request in root.sent} == {("more",)}
+
+
+def test_what_is_asked_now_is_not_asked_again_by_a_changed_suite(root: Root) -> None:
+    root.steps(root.suite_of(sums="1+1=", words="two?"))
+    root.steps(root.suite_of(sums="1+1=", words="another two?"))
+    assert [tuple(spec.name for spec in request.suite.datasets) for request in root.sent] == [("sums", "words")] * 3 + [
+        ("words",)
+    ] * 3
+
+
+def test_other_sampling_or_other_engines_are_another_key_and_more_engines_are_not(root: Root) -> None:
+    root.steps()
+    root.evaluate_all()
+    assert root.steps(fleet=FleetSpec(name="larger", num_engines=8, lease_timeout_s=7)) == []
+    assert root.steps(fleet=FleetSpec(engine_args={"dtype": "bfloat16"})) == [3, 2, 1]
+    root.evaluate_all()
+    [dataset] = root.suite.datasets
+    warmer = dataset.model_copy(update={"sampling": dataset.sampling.model_copy(update={"temperature": 1.0})})
+    assert root.steps(root.suite.model_copy(update={"datasets": (warmer,)})) == [3, 2, 1]
+
+
+def test_a_checkpoint_waits_until_it_has_settled(root: Root) -> None:
+    assert root.steps(care={"settle_s": 3600}) == []
+    assert root.states(care={"settle_s": 3600}) == {1: "waits", 2: "waits", 3: "waits"}
+
+
+def test_a_poisoned_one_is_submitted_once_and_later_ones_go_on(root: Root) -> None:
+    (root.saved / "step_2" / "model.safetensors").write_bytes(b"poison")
+    assert root.steps() == [3, 2, 1]
+    for request in root.sent:
+        if request.point.step == 2:
+            root.skip(request, "ckpt_invalid")
+        else:
+            root.report(request)
+    assert root.steps() == []
+    done = root.round(only_look=True)
+    [poisoned] = [one for one in done.found if one.saved.step == 2]
+    assert poisoned.state == "given up"
+    assert "ckpt_invalid: as it were" in poisoned.why
+    shutil.rmtree(root.saved / "step_2")
+    make_checkpoint(root.saved / "step_2", seed=2)  # its trainer has mended it
+    assert root.steps() == [2]
+
+
+def test_a_failure_that_may_pass_is_tried_so_often_and_not_more(root: Root) -> None:
+    care = {"settle_s": 0, "at_once": 100, "tries": 2}
+    for number in (1, 2):
+        assert root.steps(care=care) == [3, 2, 1]
+        assert {request.ledger.number for request in root.sent if request.ledger} == {number}
+        for request in root.sent:
+            root.skip(request)
+        root.sent.clear()
+    assert root.steps(care=care) == []
+    assert set(root.states(care=care).values()) == {"given up"}
+    assert len(history(root.store, "run")) == 6  # each try has its own skip on the curve
+
+
+def test_a_checkpoint_is_held_from_its_submission_on(root: Root) -> None:
+    assert root.steps(limit=1) == [3]
+    assert is_held(root.saved / "step_3")
+    assert not is_held(root.saved / "step_2")
+
+
+def test_what_prefect_does_not_take_is_open_again_at_once_and_not_held(root: Root) -> None:
+    survey = Survey.of(root.store, root.asked(), root.suite, FLEET)
+
+    def refuses(request: EvalRequest) -> str:
+        raise ServiceUnreachable("Prefect", "http://there", "start it")
+
+    with pytest.raises(ServiceUnreachable):
+        run_round(survey, FLEET, refuses)
+    assert not is_held(root.saved / "step_3")
+    assert root.steps() == [3, 2, 1]
+    assert [request.ledger.number for request in root.sent if request.ledger] == [2, 1, 1]
+
+
+def test_a_root_that_nobody_may_write_to_is_evaluated_without_a_hold(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root.saved / ".pinpoint-holds").write_text("in the way")
+    assert root.steps() == [3, 2, 1]
+
+
+def test_a_flow_run_that_prefect_has_ended_in_the_queue_is_replaced(root: Root) -> None:
+    assert root.steps(limit=1) == [3]
+    root.ended.add("flow-1")
+    assert root.steps(limit=1) == [2]  # not at once: its record may be on its way
+    for file in (root.folder / "store" / "ledger").rglob("queued.json"):
+        os.utime(file, (time.time() - 600, time.time() - 600))
+    assert root.steps(limit=1) == [3]
+    assert root.sent[-1].ledger is not None
+    assert root.sent[-1].ledger.number == 2
+
+
+def test_looking_changes_nothing_and_says_what_it_would_cost(root: Root) -> None:
+    done = root.round(only_look=True, limit=2)
+    assert [one.saved.step for one in done.submitted] == [3, 2]
+    assert root.sent == []
+    known = costs(root.store, done.submitted)
+    cost = known[(root.saved / "step_3").as_uri()]
+    assert (cost.requests, cost.most_tokens, cost.seconds) == (1, 256, None)
+    assert cost.n_bytes == sum(file.stat().st_size for file in (root.saved / "step_3").iterdir())
+    assert root.steps() == [3, 2, 1]  # and nothing was claimed
+
+
+def test_only_what_may_be_submitted_is_read_and_nothing_twice(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+
+    def counting(folder: Path, files: Iterable[str], point: EvalPoint) -> Manifest:
+        read.append(folder.name)
+        return snapshot.describe(folder, files, point)
+
+    monkeypatch.setattr(foreign, "describe", counting)
+    root.steps(limit=1)
+    assert read == ["step_3"]
+    root.steps()
+    root.evaluate_all()
+    root.steps()
+    assert read == ["step_3", "step_2", "step_1"]
