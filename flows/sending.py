@@ -48,9 +48,13 @@ class Sender:
 
 
 def reevaluation(request: EvalRequest) -> Delivery:
-    """The flow run of one try at a key of the ledger: the same try always has the same key with Prefect."""
+    """The flow run of one claim of the ledger: the same claim always has the same key with Prefect.
+
+    The claim's id is in it: Prefect never forgets a key, and another store has claims of its own for the same key and try.
+    """
     made, ticket = Delivery.of(request, DEPLOYMENT), request.ledger
     if not isinstance(ticket, LedgerTry):
         return made
     tags = (*made.tags, TAG, f"ledger:{ticket.key}")
-    return made.model_copy(update={"idempotency_key": f"reevaluate/{ticket.key}/{ticket.number}", "tags": tags})
+    key = f"reevaluate/{ticket.key}/{ticket.number}/{ticket.id}"
+    return made.model_copy(update={"idempotency_key": key, "tags": tags})

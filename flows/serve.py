@@ -10,6 +10,7 @@ import asyncio
 import sys
 
 from prefect import aserve
+from prefect.deployments.runner import RunnerDeployment
 from prefect.types.entrypoint import EntrypointType
 
 from flows.evaluate_live import evaluate_live
@@ -44,14 +45,19 @@ async def serve() -> None:
         interval=RECLAIM_EVERY_S,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
-    reevaluating = await reevaluate_saved.ato_deployment(
+    reevaluating = await reevaluation()
+    await aserve(
+        deployment, live, reclaiming, reevaluating, limit=RUNS_AT_ONCE, pause_on_shutdown=False, print_starting_message=False
+    )
+
+
+async def reevaluation() -> RunnerDeployment:
+    """With the schedules and parameters that people gave it."""
+    return await reevaluate_saved.ato_deployment(
         name=DEPLOYMENT,
         description="Submit the saved checkpoints below given roots that have no report yet (docs/reevaluation.md).",
         entrypoint_type=EntrypointType.MODULE_PATH,
         **await kept(f"reevaluate_saved/{DEPLOYMENT}", PAUSED),
-    )
-    await aserve(
-        deployment, live, reclaiming, reevaluating, limit=RUNS_AT_ONCE, pause_on_shutdown=False, print_starting_message=False
     )
 
 

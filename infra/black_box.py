@@ -20,9 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from infra.errors import BlackBoxFailed, ConfigError, EvalSkip, PinViolation
+from infra.processes import end_group_with_parent
 
 logger = logging.getLogger(__name__)
 METHODS = ("evaluate_checkpoint", "dispose")
+DISPOSE_S = 30.0  # for an orphan, from SIGTERM to SIGKILL
 
 
 def evaluation_class(path: str) -> type:
@@ -85,6 +87,7 @@ async def _answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> None:
+    end_group_with_parent(DISPOSE_S)  # the user's code may never let a signal through
     answer = asyncio.run(_answer(json.load(sys.stdin)))
     Path(sys.argv[1]).write_text(json.dumps(answer))
 

@@ -56,6 +56,7 @@ PinpointError
 ├── BlackBoxFailed         a user's own evaluation raised, died, or returned no numbers
 ├── GraderError            a grader raised, or timed out (`GraderTimeout`)
 ├── TrainingFailed         the demo's trainer crashed, or ended before all its points had their records
+├── SinkFailed             a tracker did not take a run's points; defined in infra/sinks/__init__.py
 ├── ProducerFailed         the tiny trainer's rollouts ended; defined in trainer_integration/tiny_trainer/producer.py
 └── EvalSkip               an attributed skip, also raised by a user's own evaluation function
 """

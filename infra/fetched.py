@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 from infra.adapters import merge
 from infra.fetching import fetch, make_room
 from infra.model import Manifest, SnapshotRef
-from infra.staging import share_fetched
+from infra.staging import free_spare, lock_spare, share_fetched
 from infra.store import path_of, split_location
 
 _MANIFEST = TypeAdapter(Manifest)
@@ -29,6 +29,7 @@ class NodeCache:
 
     def __init__(self, folder: Path, limit_bytes: int | None = None) -> None:
         self.folder, self.limit_bytes = folder, limit_bytes
+        self._digests: set[str] = set()  # of what this process made loadable
         self._in_use: int | None = None
 
     def loadable(self, snapshot: SnapshotRef) -> tuple[Path, Manifest | None]:
@@ -56,14 +57,16 @@ class NodeCache:
         if snapshot.location.startswith("file://"):
             return path_of(snapshot.location)
         self._use()
+        self._digests.add(snapshot.manifest.snapshot_digest)
         folder = self.folder / snapshot.manifest.snapshot_digest
         with self._locked():
             for stale in self.folder.iterdir():
                 if snapshot.manifest.snapshot_digest not in stale.name:
                     shutil.rmtree(stale) if stale.is_dir() else stale.unlink()
             if not folder.exists():
-                make_room(self.folder.parent, snapshot.manifest.n_bytes, self.limit_bytes)
                 partial = folder.with_suffix(".partial")
+                shutil.rmtree(partial, ignore_errors=True)  # of one that was killed
+                make_room(self.folder.parent, snapshot.manifest.n_bytes, self.limit_bytes)
                 store, prefix = split_location(snapshot.location)
                 try:
                     fetch(store, prefix, snapshot.manifest, partial)
@@ -73,13 +76,20 @@ class NodeCache:
         return folder
 
     def evict(self) -> None:
-        """Forgets everything; called when nobody reads it."""
-        shutil.rmtree(self.folder, ignore_errors=True)
-        if self._in_use is not None:
-            for lock in (".lock", ".turn"):
-                self.folder.with_name(f"{self.folder.name}{lock}").unlink(missing_ok=True)
-            os.close(self._in_use)
-            self._in_use = None
+        """Forgets what this process made loadable; called when nobody reads that. What others have fetched since stays."""
+        if self._in_use is None:
+            return
+        with self._locked():
+            for entry in list(self.folder.iterdir()) if self.folder.exists() else []:
+                if any(digest in entry.name for digest in self._digests):
+                    shutil.rmtree(entry, ignore_errors=True) if entry.is_dir() else entry.unlink(missing_ok=True)
+            self._digests.clear()
+        os.close(self._in_use)
+        self._in_use = None
+        lock = lock_spare(self.folder)
+        if lock is not None:  # nobody else uses the folder
+            self.folder.with_name(f"{self.folder.name}.turn").unlink(missing_ok=True)
+            free_spare(self.folder, lock)
 
     def _use(self) -> None:
         """Until this process ends no sweep frees the folder."""

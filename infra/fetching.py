@@ -5,10 +5,12 @@ Memory: `READS_AT_ONCE` ranges of `RANGE_BYTES`, whatever the size of the model,
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from infra.digests import digest_file
@@ -19,6 +21,7 @@ from infra.store import Store
 
 RANGE_BYTES = 16 * 2**20
 READS_AT_ONCE = 8
+REMEDY = "set PINPOINT_STAGING_DIR to a larger place, or raise PINPOINT_FETCHED_BYTES"
 
 
 def fetch(store: Store, prefix: str, manifest: Manifest, folder: Path) -> None:
@@ -31,8 +34,9 @@ def fetch(store: Store, prefix: str, manifest: Manifest, folder: Path) -> None:
             raise SnapshotInvalid(f"{MANIFEST} names {name!r}, which is outside of the snapshot", subject=name)
     folder.mkdir(parents=True, exist_ok=True)
     for name, entry in manifest.files.items():
-        with (folder / name).open("wb") as file:
-            file.truncate(entry.size)
+        with (folder / name).open("wb") as file, _full_disk(folder):
+            if entry.size:
+                os.posix_fallocate(file.fileno(), 0, entry.size)
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
         reads = [pool.submit(_read, store, prefix, folder / name, begin, end) for name, begin, end in _ranges(manifest)]
         try:
@@ -45,14 +49,13 @@ def fetch(store: Store, prefix: str, manifest: Manifest, folder: Path) -> None:
 
 def make_room(folder: Path, n_bytes: int, limit_bytes: int | None) -> None:
     """Raises NoCapacity, with numbers, unless so many bytes may be put below `folder`, beside what others keep there."""
-    kept = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) if folder.exists() else 0
+    kept = sum(map(_size_of, folder.rglob("*"))) if folder.exists() else 0
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     free = shutil.disk_usage(existing).free
     room = free if limit_bytes is None else min(free, max(0, limit_bytes - kept))
     if n_bytes > room:
         limit = "" if limit_bytes is None else f", and snapshots may take {limit_bytes:,} bytes, of which {kept:,} are taken"
-        remedy = "set PINPOINT_STAGING_DIR to a larger place, or raise PINPOINT_FETCHED_BYTES"
-        raise NoCapacity(f"a snapshot of {n_bytes:,} bytes has no room in {folder}: {free:,} are free there{limit}; {remedy}")
+        raise NoCapacity(f"a snapshot of {n_bytes:,} bytes has no room in {folder}: {free:,} are free there{limit}; {REMEDY}")
 
 
 def _ranges(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
@@ -68,8 +71,27 @@ def _read(store: Store, prefix: str, path: Path, begin: int, end: int) -> None:
         raise SnapshotMissing(f"{store.url_of(prefix)}/{path.name} is gone") from None
     if len(data) != end - begin:
         raise SnapshotInvalid(f"{path.name} ends at byte {begin + len(data)}, the manifest says later", subject=path.name)
-    with path.open("rb+", buffering=0) as file:
-        os.pwrite(file.fileno(), data, begin)
+    with path.open("rb+") as file, _full_disk(path.parent):
+        file.seek(begin)
+        file.write(data)
+
+
+@contextmanager
+def _full_disk(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise NoCapacity(f"a snapshot has no room in {folder}: {error.strerror}; {REMEDY}") from None
+
+
+def _size_of(path: Path) -> int:
+    """0 for a folder, and for a file that somebody has deleted meanwhile."""
+    try:
+        return path.stat().st_size if path.is_file() else 0
+    except FileNotFoundError:
+        return 0
 
 
 def _verify(path: Path, manifest: Manifest) -> None:

@@ -73,9 +73,14 @@ async def rejoin(
     """Another engine in the place of a lost one, proved to hold what the pinned fleet holds; raises as `pin`."""
     revived = await revive(engine)
     alone = await pin(replace(pinned.lease, engines=(revived,)), pinned.snapshot, store, elsewhere)
-    replace(pinned, proofs=(*pinned.proofs, *alone.proofs))  # which is refused if the checksum is not the same
-    agree({"the others": pinned.proofs[0].canary, engine.name: alone.proofs[0].canary}, pinned.token)
-    return revived, alone.proofs[0]
+    [proof], before = alone.proofs, pinned.proofs[0]
+    if proof.checksum != before.checksum:
+        held = {before.engine: before.checksum, engine.name: proof.checksum}
+        raise PinViolation(f"engine {engine.name} came back with other weights: {held}", expected=pinned.token, reported=held)
+    agree(
+        {"the others": next((one.canary for one in pinned.proofs if one.canary), ()), engine.name: proof.canary}, pinned.token
+    )
+    return revived, proof
 
 
 async def _loaded(engine: EngineRef, api_key: str, snapshot: SnapshotRef, revive: Revive | None) -> Holding:

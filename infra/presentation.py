@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import xxhash
 
-from infra.model import Comparison, DatasetResult, EvalReport, Manifest, SkippedPoint
+from infra.model import Comparison, DatasetResult, EngineProof, EvalReport, Manifest, SkippedPoint
 from infra.statistics import chance_note
 from infra.wording import (
     comparison_notes,
@@ -91,8 +91,10 @@ def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str,
     return rows
 
 
-def _bad_rows(result: DatasetResult) -> str:
-    return f"; {result.bad_rows} bad rows of the data passed over" if result.bad_rows else ""
+def _left_out(result: DatasetResult) -> str:
+    """What of the data was not measured, if anything."""
+    counts = ((result.bad_rows, "bad rows of the data passed over"), (result.too_long, "prompts longer than the context"))
+    return "".join(f"; {count} {what}" for count, what in counts if count)
 
 
 def report_markdown(report: EvalReport, manifest: Manifest | None) -> str:
@@ -102,7 +104,7 @@ def report_markdown(report: EvalReport, manifest: Manifest | None) -> str:
     """
     phases = "\n".join(f"| {name} | {seconds:.2f} |" for name, seconds in report.phases.items())
     outcomes = "\n".join(
-        f"| {result.dataset} | {', '.join(f'{n} {name}' for name, n in result.outcomes.items() if n)}{_bad_rows(result)} | "
+        f"| {result.dataset} | {', '.join(f'{n} {name}' for name, n in result.outcomes.items() if n)}{_left_out(result)} | "
         f"[{result.worst:.3f}, {result.best:.3f}] | {result.duration_seconds:.1f} |"
         for result in report.results
     )
@@ -181,18 +183,20 @@ Snapshot `{report.snapshot_digest}`: {len(manifest.files)} files, {manifest.n_by
 as a folder. What that loaded, and how it measured, is its own affair."""
     proofs = "\n".join(
         f"| {escaped(proof.engine)} | {_same_or_other(proof.reported_version, report.weight_version)} | {proof.level.value} "
-        f"| {escaped(proof.checksum[:12])}… | {proof.load_seconds:.2f} |"
+        f"| {escaped(proof.checksum[:12])}… | {_canary(proof)} | {proof.load_seconds:.2f} |"
         for proof in report.proofs
     )
     return f"""Weight version `{report.weight_version}`
 
 Snapshot `{report.snapshot_digest}`: {len(manifest.files)} files, {manifest.n_bytes:,} bytes
 
-| engine | read back | proof | checksum | load (s) |
-|---|---|---|---|---|
+| engine | read back | proof | checksum | canary | load (s) |
+|---|---|---|---|---|---|
 {proofs}
 
-*content*: every tensor in the engine equals the manifest's digest. *agreement*: the engines hold the same weights."""
+*content*: every tensor in the engine equals the manifest's digest. *recorded*: all checksums are those of this snapshot's first
+verified load. *agreement*: the engines hold the same weights. *canary*: the mean log-probability of a fixed text, on which all
+engines agree. An engine that is there twice was lost, and pinned again."""
 
 
 def _of_live_engines(report: EvalReport) -> str:
@@ -204,6 +208,13 @@ def _of_live_engines(report: EvalReport) -> str:
 {proofs}
 
 *live*: the engine reported this label before the first prompt and after the last. What it holds was not looked at."""
+
+
+def _canary(proof: EngineProof) -> str:
+    if not proof.canary:
+        return "–"
+    moved = {True: ", has moved", False: ", has not moved", None: ""}[proof.canary_moved]
+    return f"{sum(proof.canary) / len(proof.canary):.3f}{moved}"
 
 
 def _same_or_other(reported: str, pinned: str) -> str:

@@ -54,6 +54,7 @@ class Roster:
         self._seats = [_Seat(ref) for ref in pinned.engines]
         self._moved = asyncio.Event()
         self._returning: set[asyncio.Task[None]] = set()
+        self._closed = False
 
     def __len__(self) -> int:
         return len(self._seats)
@@ -68,6 +69,9 @@ class Roster:
             if not any(seat.coming_back for seat in self._seats):
                 return None
             await self._moved.wait()
+
+    def may_ask(self, engine: Engine) -> bool:
+        return self._seat_of(engine) is not None
 
     @contextmanager
     def asking(self, engine: Engine) -> Iterator[None]:
@@ -106,7 +110,8 @@ class Roster:
         seat.ref = None
         for scope in tuple(seat.asking):
             scope.cancel()
-        if not isinstance(engine, EngineRef) or not self._rejoin or not self._group or seat.revivals >= REVIVALS:
+        lasting = self._closed or not self._rejoin or not self._group or seat.revivals >= REVIVALS
+        if lasting or not isinstance(engine, EngineRef) or not self._rejoin or not self._group:
             logger.warning("engine %s is lost for the rest of %s: %s", engine.name, self.pinned.token, why)
         else:
             logger.warning("engine %s is lost, another takes its place: %s", engine.name, why)
@@ -116,6 +121,7 @@ class Roster:
 
     def close(self) -> None:
         """Nobody comes back any more."""
+        self._closed = True
         for task in self._returning:
             task.cancel()
 
@@ -126,13 +132,15 @@ class Roster:
                 group.create_task(self._watch(number, hang_timeout_s))
 
     async def _watch(self, number: int, hang_timeout_s: float) -> None:
-        answered, known = time.monotonic(), ""
+        answered, known, unanswered = time.monotonic(), "", 0
         while True:
             await asyncio.sleep(min(PROBE_EVERY_S, hang_timeout_s / 4))
             ref = self._seats[number].ref
             if ref is None or ref.base_url != known or await _alive(ref, self.pinned.api_key, hang_timeout_s / 4):
-                answered, known = time.monotonic(), ref.base_url if ref else ""
-            elif time.monotonic() - answered > hang_timeout_s:
+                answered, known, unanswered = time.monotonic(), ref.base_url if ref else "", 0
+                continue
+            unanswered += 1  # one alone may be this process's own fault, if it was held up
+            if unanswered > 1 and time.monotonic() - answered > hang_timeout_s:
                 self.lost(ref, f"it has answered nothing for {hang_timeout_s:g} s")
 
     async def _come_back(self, seat: _Seat, engine: EngineRef, rejoin: Rejoin) -> None:
@@ -140,6 +148,8 @@ class Roster:
             ref, proof = await rejoin(engine)
         except (PinpointError, TimeoutError) as error:
             logger.warning("engine %s does not come back: %s", engine.name, error)
+        except Exception:  # the others go on, whatever it is
+            logger.exception("engine %s does not come back", engine.name)
         else:
             logger.info("engine %s is back at %s with %s", ref.name, ref.base_url, proof.reported_version)
             seat.ref = ref

@@ -43,7 +43,7 @@ _MANIFEST = TypeAdapter(Manifest)
 
 @task(name="black_box", task_run_name="evaluate step {request.point.step}", timeout_seconds=TIMEOUT_S, **UNCACHED)
 async def evaluate_checkpoint(request: EvalRequest, spec: BlackBoxSpec, snapshot: SnapshotRef) -> dict[str, float]:
-    """Raises EvalSkip and PinViolation as the evaluation does; BlackBoxFailed for other exceptions, whose traceback is logged."""
+    """Raises EvalSkip and PinViolation as the evaluation does, BlackBoxFailed for another exception, which is logged whole."""
     settings = load_settings()
     cache = NodeCache(settings.staging_dir / "fetched" / f"black-box-{uuid.uuid4().hex}", settings.fetched_bytes)
     try:

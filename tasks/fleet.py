@@ -12,6 +12,6 @@ TIMEOUT_S = 3600
 
 
 @task(name="acquire_fleet", task_run_name="acquire fleet {spec.name}", timeout_seconds=TIMEOUT_S, **RETRIED)
-async def acquire_fleet(spec: FleetSpec, snapshot: SnapshotRef, holder: str) -> FleetLease:
+async def acquire_fleet(spec: FleetSpec, snapshot: SnapshotRef, holder: str, priority: int) -> FleetLease:
     """Waits for the fleet's turn; `holder` names this flow to others that wait. Raises NoCapacity, FleetUnhealthy."""
-    return await acquire(spec, snapshot, holder)
+    return await acquire(spec, snapshot, holder, priority)

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
+from pathlib import Path
 
 import anyio
 from prefect.runtime import flow_run
@@ -122,7 +123,7 @@ async def still_there(request: EvalRequest) -> AsyncIterator[None]:
 
 def _exists(path: str) -> bool:
     """By its config, or an adapter's, which every checkpoint has. In doubt it is there."""
-    store, key = split_location(path if "://" in path else f"file://{path}")
+    store, key = split_location(path if "://" in path else Path(path).absolute().as_uri())
     try:
         return any(store.exists(f"{key}/{name}") for name in ("config.json", "adapter_config.json"))
     except StoreError:

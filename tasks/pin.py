@@ -9,7 +9,7 @@ from functools import partial
 from prefect import task
 
 from infra import pinning
-from infra.fleet.lease import reproduce_on_node, revive
+from infra.fleet.lease import confirm, reproduce_on_node, revive
 from infra.model import EngineProof, EngineRef, FleetLease, PinnedFleet, SnapshotRef
 from infra.roster import Roster
 from infra.roster import attended as watched
@@ -23,6 +23,7 @@ TIMEOUT_S = 3600
 async def pin(lease: FleetLease, snapshot: SnapshotRef, store_url: str) -> PinnedFleet:
     """Raises PinViolation naming the engine that serves something else, EngineError for one that does not load."""
     elsewhere, another = partial(reproduce_on_node, lease), partial(_another, lease, snapshot)
+    await confirm(lease)  # a flow that was held up must not touch engines that others have by now
     return await pinning.pin(lease, snapshot, Store(store_url), elsewhere, another)
 
 
@@ -40,4 +41,6 @@ async def attended(pinned: PinnedFleet, store_url: str) -> AsyncIterator[Roster]
 
 
 async def _another(lease: FleetLease, snapshot: SnapshotRef, engine: EngineRef) -> EngineRef:
-    return await revive(lease, engine, snapshot)
+    revived = await revive(lease, engine, snapshot)
+    await confirm(lease)
+    return revived

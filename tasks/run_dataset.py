@@ -36,6 +36,7 @@ from infra.statistics import (
     lengths,
     pass_at_k,
     prompt_means,
+    prompts_too_long,
     score_completed,
     truncated_ratio,
     version_metrics,
@@ -71,7 +72,8 @@ async def run_dataset(
         seconds = time.monotonic() - started
         result = await asyncio.to_thread(summarise, spec, samples, location, seconds, pinned.step_of)
         await asyncio.to_thread(note_lengths, store, run, suite, spec.name, samples)
-    result = replace(result, bad_rows=len(loaded.bad_rows))
+        too_long = await asyncio.to_thread(prompts_too_long, samples) if result.outcomes.get(SampleOutcome.INFRA_ERROR) else 0
+    result = replace(result, bad_rows=len(loaded.bad_rows), too_long=too_long)
     score = f"{result.score.mean:.3f}" if result.score else result.no_score or "none"
     logger.info("%s of %s: score %s, n %d", spec.name, pinned.token, score, result.n_samples)
     return result

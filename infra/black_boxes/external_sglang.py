@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -17,10 +18,13 @@ from typing import Any
 from infra.black_boxes.own_engine import OwnEngine
 from infra.concurrency import gather_all
 from infra.datasets import load_problems
+from infra.grading.failed_share import too_many_failed
 from infra.model import DatasetSpec, PinnedFleet, Suite
 from infra.prompts import renderer_of
 from infra.running import run_samples
-from infra.statistics import coverage_and_bounds, estimate, prompt_means
+from infra.statistics import count_outcomes, coverage_and_bounds, estimate, prompt_means
+
+logger = logging.getLogger(__name__)
 
 
 class ExternalSGLang:
@@ -49,4 +53,7 @@ class ExternalSGLang:
             await asyncio.to_thread((Path(folder) / f"{spec.name}.jsonl").write_text, lines)
         score, (coverage, _, _) = estimate(prompt_means(samples)), coverage_and_bounds(samples)
         found = {f"{spec.name}/coverage": coverage}
+        if reason := too_many_failed(count_outcomes(samples), spec.max_failed_share):
+            logger.warning("%s has no score: %s", spec.name, reason)
+            return found
         return found if score is None else {spec.name: score.mean, f"{spec.name}/stderr": score.stderr, **found}

@@ -22,6 +22,7 @@ OWNED = {
     **dict.fromkeys(("port", "nccl_port", "grpc_port", "grpc_mode", "smg_grpc_mode", "use_ray"), "the engine's host"),
     **dict.fromkeys(("nnodes", "node_rank", "dist_init_addr", "nccl_init_addr", "base_gpu_id", "gpu_id_step"), "Ray"),
     "config": "engine_args",
+    "allow_auto_truncate": "the suite, whose prompts are never cut,",
 }
 # They share out the tensor-parallel ranks of the rollout engines; another number of ranks can't be shared out alike.
 SIZES = ("dp_size", "pp_size", "ep_size", "attn_cp_size")

@@ -129,7 +129,11 @@ class EngineClient:
         Raises UnicodeEncodeError for a prompt that is no Unicode text (half a surrogate pair): JSON can't carry it.
         """
         prompt.encode()  # orjson's own complaint is a TypeError, which could be a bug of ours as well
-        body: dict[str, Any] = {"text": prompt, "sampling_params": sampling.model_dump(mode="json"), "rid": rid}
+        body: dict[str, Any] = {
+            "text": prompt,
+            "sampling_params": sampling.model_dump(mode="json", exclude_none=True),
+            "rid": rid,
+        }
         body |= {"extra_key": cache_key} if cache_key else {}
         answer = await self._call("POST", "/generate", body, timeout_s=timeout_s)
         with self._understood("/generate", answer):

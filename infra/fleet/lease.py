@@ -17,6 +17,7 @@ from infra.concurrency import first_failure
 from infra.config import load_settings
 from infra.engines.arguments import resolve
 from infra.errors import LeaseLost, NoCapacity, ServiceUnreachable
+from infra.fleet.deadlines import forming_s
 from infra.model import EngineRef, FleetLease, FleetSpec, Manifest, SnapshotRef
 from infra.reproduction import Coverage
 
@@ -28,7 +29,6 @@ TURN_POLL_S = 0.5
 WARDEN_TIMEOUT_S = 60.0  # for another warden in the place of one whose node was lost
 READ_BYTES_PER_S = 50e6
 REVIVE_TIMEOUT_S = 3600.0  # the warden has deadlines of its own
-FORM_BOOTS = 7  # one more than the warden gives itself
 
 
 def connect(address: str | None = None) -> None:
@@ -61,8 +61,8 @@ def check_ray(address: str) -> None:
         raise ServiceUnreachable("Ray", address, "start it (`pinpoint up`), or correct PINPOINT_RAY_ADDRESS") from None
 
 
-async def acquire(spec: FleetSpec, snapshot: SnapshotRef, holder: str) -> FleetLease:
-    """Waits for the fleet's turn and gives the lease, with every engine up.
+async def acquire(spec: FleetSpec, snapshot: SnapshotRef, holder: str, priority: int = 0) -> FleetLease:
+    """Waits for the fleet's turn and gives the lease, with every engine up; a lower `priority` number goes first.
 
     Raises:
         ConfigError: an engine argument that the engine does not have, or that is not the user's to set.
@@ -74,7 +74,8 @@ async def acquire(spec: FleetSpec, snapshot: SnapshotRef, holder: str) -> FleetL
     deadline, gone = time.monotonic() + spec.lease_timeout_s, time.monotonic() + WARDEN_TIMEOUT_S
     while True:
         try:
-            answer = await call(warden(spec.name).lease.remote(spec, snapshot, holder), FORM_BOOTS * spec.boot_timeout_s)
+            asked = warden(spec.name).lease.remote(spec, snapshot, holder, priority)
+            answer = await call(asked, forming_s(spec, snapshot) + CALL_TIMEOUT_S)
         except LeaseLost:
             if time.monotonic() > gone:
                 raise
@@ -168,14 +169,16 @@ def warden(fleet: str) -> Any:
 
 
 async def call(ref: Any, timeout_s: float) -> Any:
-    """The answer of an actor; its exception as it was raised there."""
+    """The answer of a warden; its exception as it was raised there. Raises LeaseLost for one that is gone, or gives none."""
     import ray
 
     try:
         return await asyncio.wait_for(_awaited(ref), timeout_s)
+    except TimeoutError:
+        raise LeaseLost(f"the fleet's warden gave no answer within {timeout_s:g} s") from None
     except ray.exceptions.RayTaskError as error:
         raise error.cause from None
-    except ray.exceptions.RayActorError as error:
+    except ray.exceptions.RayError as error:
         raise LeaseLost(f"the fleet's warden is gone: {' '.join(str(error).split())[:200]}") from None
 
 

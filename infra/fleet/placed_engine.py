@@ -19,6 +19,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from infra.concurrency import gather_all
 from infra.engines.options import Options
 from infra.errors import FleetUnhealthy
+from infra.fleet.deadlines import fetch_s
 from infra.fleet.engine_host import EngineHost
 from infra.fleet.placement import Shape, place
 from infra.model import EngineRef, EngineStatus, FleetSpec, Manifest, Part, SnapshotRef
@@ -38,6 +39,7 @@ class PlacedEngine:
         self._options, self._api_key, self._group = options, api_key, group
         self._hosts = self._hosted()
         self._turn = asyncio.Lock()
+        self._gone = False
 
     async def ensure(self, snapshot: SnapshotRef) -> EngineRef:
         """The engine, ready for the snapshot; it is started if it is not there, does not answer or is of another architecture.
@@ -80,12 +82,23 @@ class PlacedEngine:
                 logger.warning("engine %s: what it fetched was not freed: %s", self.name, type(error).__name__)
 
     async def remove(self) -> None:
-        """Ends its processes, by force if they do not end in order, and gives its place back to Ray."""
+        """Ends its processes, by force if they do not end in order, and gives its place back to Ray, for good."""
+        self._gone = True
+        await self._let_go(evict=True)
+
+    def _check_wanted(self) -> None:
+        """Raises FleetUnhealthy if the fleet has ended meanwhile: nobody would ever give a new place back."""
+        if self._gone:
+            raise FleetUnhealthy(f"engine {self.name} is of a fleet that has ended")
+
+    async def _let_go(self, *, evict: bool = False) -> None:
+        """`evict` only if nobody else of the fleet reads on these nodes."""
         try:
             await self.stop()
         except (TimeoutError, ray.exceptions.RayError) as error:
             logger.warning("engine %s did not stop in order: %s", self.name, type(error).__name__)
-        await self.evict()
+        if evict:
+            await self.evict()
         for host in self._hosts:
             ray.kill(host)
         remove_placement_group(self._group)
@@ -95,9 +108,13 @@ class PlacedEngine:
             return await self._ready(snapshot)
         except ray.exceptions.RayError as error:
             logger.warning("engine %s: its host is gone (%s); another is placed", self.name, type(error).__name__)
-        await self.remove()
+        await self._let_go()
+        self._check_wanted()
         [self._group] = await place(self.spec, self.shape, 1)
         self._hosts = self._hosted()
+        if self._gone:
+            await self._let_go()
+        self._check_wanted()
         try:
             return await self._ready(snapshot)
         except ray.exceptions.RayError as error:
@@ -105,21 +122,23 @@ class PlacedEngine:
 
     async def _ready(self, snapshot: SnapshotRef) -> EngineRef:
         """Bounded by the time that parts may take to come up, so that a host that is never placed can't hold up for ever."""
-        deadline_s = 2 * self.spec.boot_timeout_s
+        deadline_s, fetching_s = 2 * self.spec.boot_timeout_s, fetch_s(snapshot)
+        try:
+            async with asyncio.timeout(fetching_s):
+                usable = await gather_all(_raised_here(host.usable.remote(snapshot)) for host in self._hosts)
+        except TimeoutError:
+            raise FleetUnhealthy(f"engine {self.name}: its nodes had no snapshot after {fetching_s:.0f} s") from None
         try:
             async with asyncio.timeout(deadline_s):
-                meeting = await self._rendezvous(snapshot) if len(self._hosts) > 1 else ""
+                meeting = await self._rendezvous() if len(self._hosts) > 1 and not all(usable) else ""
                 starts = [host.ensure.remote(snapshot, self.spec.boot_timeout_s, meeting) for host in self._hosts]
                 refs: list[EngineRef] = await gather_all(_raised_here(start) for start in starts)
         except TimeoutError:
             raise FleetUnhealthy(f"engine {self.name} was not ready within {deadline_s:g} s") from None
         return refs[0]
 
-    async def _rendezvous(self, snapshot: SnapshotRef) -> str:
-        """Where the parts meet, if they have to be started: then none of them runs."""
-        usable = await gather_all(_raised_here(host.usable.remote(snapshot)) for host in self._hosts)
-        if all(usable):
-            return ""
+    async def _rendezvous(self) -> str:
+        """Where the parts meet, which have to be started: then none of them runs."""
         await self.stop()
         return str(await _raised_here(self._hosts[0].rendezvous.remote()))
 

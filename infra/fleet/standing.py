@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 
 from infra.concurrency import gather_all
 from infra.errors import ConfigError, LeaseLost
 from infra.fleet.lease import CALL_TIMEOUT_S, NAMESPACE, PREFIX, call, connect, existing_warden
 from infra.model import FleetStatus
 
+logger = logging.getLogger(__name__)
 END_TIMEOUT_S = 120.0
 
 
@@ -31,7 +33,12 @@ async def end(name: str, *, force: bool = False) -> None:
         known = ", ".join(_names()) or "none"
         raise ConfigError(f"no fleet {name!r} runs in this Ray cluster; fleets there: {known}")
     warden = existing_warden(name)
-    await call(warden.end.remote(force=force), END_TIMEOUT_S)
+    try:
+        await call(warden.end.remote(force=force), END_TIMEOUT_S)
+    except LeaseLost:
+        if not force:
+            raise
+        logger.warning("the warden of fleet %s gave no answer and is killed; its engines end with it", name)
     ray.kill(warden)
 
 
@@ -43,7 +50,7 @@ def _names() -> list[str]:
 
 
 async def _status(name: str) -> FleetStatus | None:
-    """None for a fleet that has just ended."""
+    """None for a fleet that has just ended, or whose warden gives no answer."""
     try:
         status: FleetStatus = await call(existing_warden(name).status.remote(), CALL_TIMEOUT_S)
     except LeaseLost:

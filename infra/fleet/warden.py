@@ -15,18 +15,19 @@ from dataclasses import dataclass
 
 import ray
 
-from infra.concurrency import gather_all
+from infra.concurrency import gather_all, settle_all
 from infra.engines.options import Options, ask, settle
 from infra.errors import FleetHeld, FleetUnhealthy, LeaseLost
+from infra.fleet.deadlines import forming_s
 from infra.fleet.placed_engine import PlacedEngine
 from infra.fleet.placement import place, shape_of
+from infra.fleet.turns import Turns
 from infra.model import EngineRef, FleetLease, FleetSpec, FleetStatus, Manifest, SnapshotRef
 from infra.reproduction import Coverage
 
 logger = logging.getLogger(__name__)
 IDLE_CHECK_S = 2.0
 UNUSED_S = 600.0  # of a warden that has never had engines, or has none any more
-FORM_BOOTS = 6  # times that `boot_timeout_s` may pass until engines are up: placed, started, placed elsewhere and started again
 
 
 @dataclass(slots=True)
@@ -51,19 +52,23 @@ class FleetWarden:
         self.epoch = 0
         self.last_used = time.monotonic()
         self.forming = asyncio.Lock()
+        self.turns = Turns()
         self.watch = asyncio.get_event_loop().create_task(self._end_when_idle())
 
-    async def lease(self, spec: FleetSpec, snapshot: SnapshotRef, holder: str) -> FleetLease | str:
-        """The lease, with every engine up; or the name of the holder that has the fleet now.
+    async def lease(self, spec: FleetSpec, snapshot: SnapshotRef, holder: str, priority: int = 0) -> FleetLease | str:
+        """The lease, with every engine up; or the name of who has the fleet now, or has it next.
 
         Raises NoCapacity or FleetUnhealthy; the fleet is then free again.
         """
-        current = self._current()
+        current, first = self._current(), self.turns.ask(holder, priority)
         if current is not None and current.holder != holder:
             return current.holder
+        if current is None and first != holder:
+            return first
+        self.turns.went(holder)
         self.epoch += 1
         epoch = self.epoch
-        patience_s = FORM_BOOTS * spec.boot_timeout_s + spec.lease_ttl_s
+        patience_s = forming_s(spec, snapshot) + spec.lease_ttl_s
         self.holding = _Holding(holder, epoch, time.monotonic() + patience_s, spec.lease_ttl_s)
         try:
             engines = await self._engines(spec, snapshot)
@@ -110,7 +115,7 @@ class FleetWarden:
         if self.holding is None or self.holding.epoch != epoch:
             return
         self.renew(epoch)  # nobody else fetches into the caches while they are emptied
-        await gather_all(engine.evict() for engine in self.engines)
+        await settle_all(engine.evict() for engine in self.engines)
         self.release(epoch)
 
     def release(self, epoch: int) -> bool:
@@ -146,7 +151,7 @@ class FleetWarden:
     async def disband(self) -> None:
         """Ends all engines and gives their places back to Ray."""
         engines, self.engines, self.spec = self.engines, [], None
-        await gather_all(engine.remove() for engine in engines)
+        await settle_all(engine.remove() for engine in engines)
 
     def _current(self) -> _Holding | None:
         if self.holding is not None and time.monotonic() >= self.holding.expires:

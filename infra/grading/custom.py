@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import functools
-import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from infra.errors import ConfigError
+from infra.functions import function_of
 from infra.grading.scoring import Score
 from infra.model import DatasetSpec, Problem
 from infra.model.graders import CustomGrader
@@ -18,7 +17,7 @@ GIVEN = ("prompt", "response", "answer", "row")
 
 def custom(settings: CustomGrader, spec: DatasetSpec) -> Score:
     """Raises ConfigError for a function that is not there, or asks for what a grader is not given."""
-    function = _function(settings.function)
+    function = function_of(settings.function, "grader")
     wanted = _wanted(function, settings.function)
 
     def score(problem: Problem, answer: str) -> float | None:
@@ -44,17 +43,6 @@ def reward_in(result: Any, key: str) -> float | None:
     if not hasattr(result, "__float__"):
         raise TypeError(f"a grade is a number, a bool, or a mapping with {key!r}, not {type(result).__name__}: {result!r:.80}")
     return float(result)
-
-
-def _function(name: str) -> Callable[..., Any]:
-    module, _, attribute = name.partition(":")
-    try:
-        found = functools.reduce(getattr, attribute.split("."), importlib.import_module(module))
-    except (ImportError, AttributeError) as error:
-        raise ConfigError(f"grader {name}: {error}") from None
-    if not callable(found):
-        raise ConfigError(f"grader {name} can't be called: it is a {type(found).__name__}")
-    return found
 
 
 def _wanted(function: Callable[..., Any], name: str) -> list[str]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
-from pathlib import Path
 
 import xxhash
 
 from infra.errors import ConfigError
+from infra.functions import source_of
 from infra.grading.registry import GRADERS
 from infra.model.graders import CustomGrader, GraderSettings
 
@@ -24,7 +23,7 @@ def version_of(settings: GraderSettings) -> str:
         *(f"{package} {_installed(package, settings.name)}" for package in grader.packages),
     ]
     if isinstance(settings, CustomGrader):
-        parts.append(xxhash.xxh3_128_hexdigest(_source(settings.function).read_bytes()))
+        parts.append(xxhash.xxh3_128_hexdigest(source_of(settings.function, "grader").read_bytes()))
     return ", ".join(parts)
 
 
@@ -33,15 +32,3 @@ def _installed(package: str, grader: str) -> str:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         raise ConfigError(f"grader {grader!r} needs the package {package}: pip install {package}") from None
-
-
-def _source(function: str) -> Path:
-    """The file that a `module:function` is in. Raises ConfigError."""
-    module = function.partition(":")[0]
-    try:
-        found = importlib.util.find_spec(module)
-    except ImportError as error:
-        raise ConfigError(f"grader {function}: {error}") from None
-    if found is None or found.origin is None or not Path(found.origin).is_file():
-        raise ConfigError(f"grader {function}: there is no module {module}; it must be importable where flows run")
-    return Path(found.origin)

@@ -91,7 +91,8 @@ class DatasetResult:
     `pass_at_k` is the chance that one of k responses is right (reward 1), `best_at_k` the expected best reward of k, noted
     where rewards are not just 0 and 1; each has k up to the dataset's own `samples_per_prompt`. `score_completed` leaves out
     truncated responses, `repetition_ratio` is the share of responses that end in a loop. Records written before these were
-    noted have their defaults: `samples_per_prompt` is 0 there. `bad_rows` of the data could not be used and were passed over.
+    noted have their defaults: `samples_per_prompt` is 0 there. `bad_rows` of the data could not be used and were passed
+    over; `too_long` prompts did not fit into the context, with room for a response, and were refused.
     """
 
     dataset: str
@@ -116,6 +117,7 @@ class DatasetResult:
     repetition_ratio: float | None = None
     no_score: str = ""
     bad_rows: int = 0
+    too_long: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +188,11 @@ class EvalRequest(BaseModel):
     export_time_seconds: float = Field(default=0.0, ge=0, description="how long the training loop waited for staging")
     deadline_s: float = Field(default=3600.0, gt=0, description="the point is skipped as 'timeout' after so long")
     ledger: LedgerTry | None = Field(default=None, description="of a re-evaluation: the try at its key that this is")
+
+    @property
+    def priority(self) -> int:
+        """Of those that wait for one fleet, the lower number goes first: a live run's point before a re-evaluation."""
+        return 0 if self.ledger is None else 1
 
     @model_validator(mode="after")
     def _one_backend(self) -> Self:

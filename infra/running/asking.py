@@ -63,9 +63,8 @@ class Asker:
         self.expected = self.pinned.token
         self.gates = Gates.of(roster)
         self.generate = CustomGenerate(spec.generate) if spec.generate else None
-        self.failed = 0  # infra_error samples; why the first of each kind did
-        self.refused: list[str] = []
-        self.unanswered: list[str] = []
+        self.failed = 0  # infra_error samples
+        self.unanswered: str | None = None  # why the first was, that was not itself at fault
 
     async def work(self, lane: int) -> None:
         """Takes from its engine's lane, one sample at a time, whenever the engine has room, until nothing is left."""
@@ -77,15 +76,15 @@ class Asker:
                 self.record(self._without_answer(item, _Failed("no engine was left to ask")))
                 await asyncio.sleep(0)
                 continue
-            gate = self.gates[engine.base_url]
-            async with gate:
+            async with self.gates[engine.base_url]:
+                if not self.roster.may_ask(engine):
+                    continue  # it was lost while we waited for room
                 if (item := self.feed.next(lane)) is None:
                     return
                 asked = await self._ask(engine, item, 0)
             if isinstance(asked, _Failed):
                 asked = await self._ask_others(lane, item, asked)
             self.record(await self._graded(item, asked) if isinstance(asked, _Answered) else self._without_answer(item, asked))
-            await gate.look(await self.clients.of(engine))
 
     async def _ask_others(self, lane: int, item: Item, asked: _Answered | _Failed) -> _Answered | _Failed:
         for attempt in range(1, ATTEMPTS):
@@ -154,18 +153,17 @@ class Asker:
         detail = f"problem {item[0].id!r}: {failed.detail}" if failed.at_fault else failed.detail
         if failed.at_fault:
             logger.warning("%s/%s: %s", self.expected, self.spec.name, detail)
-        self._note(self.refused if failed.at_fault else self.unanswered, detail)
+        self._note(None if failed.at_fault else detail)
         return _sample(item, None, SampleOutcome.INFRA_ERROR, None, detail)
 
-    def _note(self, reasons: list[str], detail: str) -> None:
+    def _note(self, unanswered: str | None) -> None:
         self.failed += 1
-        if not reasons:
-            reasons.append(detail)
+        self.unanswered = unanswered if self.unanswered is None else self.unanswered
 
     async def _graded(self, item: Item, answered: _Answered) -> Sample:
         generation = answered.generation
         if generation.finish == "abort":
-            self._note(self.unanswered, "aborted")
+            self._note("aborted")
             return _sample(item, answered, SampleOutcome.INFRA_ERROR, None, "aborted")
         try:
             response = opened_by_prompt(answered.prompt, generation.text, self.spec.think_markers)

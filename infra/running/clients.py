@@ -15,6 +15,10 @@ class Clients:
         self._stack, self._api_key = stack, api_key
         self._opened: dict[str, EngineClient] = {}
 
+    @property
+    def opened(self) -> tuple[EngineClient, ...]:
+        return tuple(self._opened.values())
+
     async def of(self, engine: Engine) -> EngineClient:
         if engine.base_url not in self._opened:
             client = EngineClient(engine.base_url, self._api_key)

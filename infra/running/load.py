@@ -12,9 +12,11 @@ from collections import deque
 from typing import ClassVar
 from weakref import WeakKeyDictionary
 
+from infra.concurrency import gather_all
 from infra.engines.client import EngineClient
 from infra.errors import EngineError
 from infra.roster import Roster
+from infra.running.clients import Clients
 
 REQUESTS_PER_ENGINE = 64  # at first
 MOST_PER_ENGINE = 256
@@ -24,6 +26,7 @@ LESS = 0.7
 QUEUED = 8  # one request in so many may wait in the engine, so that it is never idle
 LOOK_EVERY_S = 1.0
 LOOK_TIMEOUT_S = 2.0
+LOOKS = 5  # that count as of late
 HASTE = frozenset({429, 503})  # answers of an engine that is asked too much
 
 
@@ -34,6 +37,7 @@ class Gate:
         self.limit, self.asking = REQUESTS_PER_ENGINE, 0
         self._waiting: deque[asyncio.Future[None]] = deque()
         self._was_full = self._was_queued = False
+        self._worked_on: deque[int] = deque(maxlen=LOOKS)
         self._looked = self._eased = time.monotonic()
 
     async def __aenter__(self) -> None:
@@ -72,8 +76,8 @@ class Gate:
             self.limit = max(LEAST_PER_ENGINE, self.limit // 2)
 
     async def look(self, client: EngineClient) -> None:
-        """Asks the engine for its load, if it is time to; one that does not say is asked as much as before."""
-        if time.monotonic() - self._looked < LOOK_EVERY_S:
+        """Asks the engine for its load; one that does not say is asked as much as before."""
+        if time.monotonic() - self._looked < LOOK_EVERY_S / 2:  # for another dataset
             return
         self._looked = time.monotonic()
         try:
@@ -83,9 +87,12 @@ class Gate:
         self.learn(running, waiting)
 
     def learn(self, running: int, waiting: int) -> None:
+        """It is not asked less than it has worked on of late: between two batches an engine looks as if it did nothing."""
+        self._worked_on.append(running)
+        enough = max(self._worked_on) + max(self._worked_on) // QUEUED + 1
         queued = waiting > running // QUEUED + 1
         if queued and self._was_queued:
-            self.limit = max(LEAST_PER_ENGINE, int(self.limit * LESS), min(self.limit, running + running // QUEUED + 1))
+            self.limit = max(LEAST_PER_ENGINE, min(self.limit, max(int(self.limit * LESS), enough)))
         elif not waiting and self._was_full:
             self.limit = min(MOST_PER_ENGINE, self.limit + MORE)
         self._was_queued, self._was_full = queued, False
@@ -107,3 +114,9 @@ class Gates:
 
     def __getitem__(self, base_url: str) -> Gate:
         return self._gates.setdefault(base_url, Gate())
+
+    async def watch(self, clients: Clients) -> None:
+        """Looks at the engines that one dataset asks, until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await gather_all(self[client.base_url].look(client) for client in clients.opened)

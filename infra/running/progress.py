@@ -14,6 +14,7 @@ class Progress:
     done: int = 0
     resumed: int = 0
     started: float = field(default_factory=time.monotonic)
+    ended: float | None = None
 
     @property
     def share(self) -> float:
@@ -21,7 +22,8 @@ class Progress:
 
     @property
     def per_second(self) -> float:
-        return (self.done - self.resumed) / max(time.monotonic() - self.started, 1e-6)
+        until = time.monotonic() if self.ended is None else self.ended
+        return (self.done - self.resumed) / max(until - self.started, 1e-6)
 
     @property
     def eta_s(self) -> float | None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
+import time
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
 
 from infra.concurrency import first_failure, gather_all
 from infra.errors import DatasetError, FleetUnhealthy
@@ -70,9 +72,11 @@ async def stream_samples(
         feed = Feed(longest_first(problems, lengths or {}), spec.samples_per_prompt, len(roster), spool.has)
         asker = Asker(roster, spec, clients, pool, render, feed, record)
         workers = min(MOST_PER_ENGINE + GRADED_PER_ENGINE, progress.total - progress.done)
-        async with _logged(log, spool):
+        progress.started = time.monotonic()
+        async with _beside(asker.gates.watch(clients)), _beside(log.follow(spool, spool.file_bytes) if log else None):
             await gather_all(asker.work(lane) for _ in range(workers) for lane in range(len(roster)))
-    _refuse_if_nobody_answered(spec, asker, progress)
+            progress.ended = time.monotonic()
+    _refuse_if_nobody_answered(spec, asker, spool)
 
 
 def _resume(spool: Spool, log: SampleLog) -> int:
@@ -85,24 +89,23 @@ def _resume(spool: Spool, log: SampleLog) -> int:
 
 
 @asynccontextmanager
-async def _logged(log: SampleLog | None, spool: Spool) -> AsyncIterator[None]:
-    """What is added to the spool in the body is soon in the log, all of it in the end, however the body ends."""
-    if log is None:
+async def _beside(work: Coroutine[Any, Any, None] | None) -> AsyncIterator[None]:
+    """`work` goes on while the body runs, and is cancelled and awaited when that ends, however it does."""
+    if work is None:
         yield
         return
     with first_failure():
         async with asyncio.TaskGroup() as group:
-            following = group.create_task(log.follow(spool, spool.file_bytes))
+            going_on = group.create_task(work)
             try:
                 yield
             finally:
-                following.cancel()
+                going_on.cancel()
 
 
-def _refuse_if_nobody_answered(spec: DatasetSpec, asker: Asker, progress: Progress) -> None:
-    if asker.failed < progress.total:
+def _refuse_if_nobody_answered(spec: DatasetSpec, asker: Asker, spool: Spool) -> None:
+    if asker.failed < len(spool):
         return
-    if not asker.unanswered:
-        message = f"all {progress.total} requests were refused, the first because of {asker.refused[0]}"
-        raise DatasetError(message, path=spec.name)
-    raise FleetUnhealthy(f"dataset {spec.name}: no engine answered: {asker.unanswered[0]}")
+    if asker.unanswered is None:
+        raise DatasetError(f"all {len(spool)} requests were refused, the first because of {spool[0].detail}", path=spec.name)
+    raise FleetUnhealthy(f"dataset {spec.name}: no engine answered: {asker.unanswered}")

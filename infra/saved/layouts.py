@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
 from infra.model import EvalPoint
 from infra.store import Store, path_of
@@ -46,7 +47,11 @@ class Saved:
 
     @property
     def location(self) -> str:
-        return f"{self.root}/{self.name}"
+        return self._url(self.name)
+
+    @property
+    def kept_location(self) -> str:
+        return self._url(self.kept)
 
     @property
     def path(self) -> str:
@@ -56,6 +61,9 @@ class Saved:
     @property
     def reader(self) -> LocalFolder | StorePrefix:
         return LocalFolder(Path(self.path)) if self.root.startswith("file://") else StorePrefix(Store(self.root), self.name)
+
+    def _url(self, name: str) -> str:
+        return f"{self.root}/{quote(name) if self.root.startswith('file://') else name}"
 
     def point(self, run: str, attempt: int = 0) -> EvalPoint:
         return EvalPoint(run=run, step=self.step, attempt=attempt)
@@ -91,6 +99,7 @@ def _usual(root: str, name: str, known: set[str]) -> Saved | None:
 
 def run_of(root: str) -> str:
     """A name for the run whose checkpoints lie there: the folder's, or that of the folder around one called `checkpoints`."""
-    parts = [part for part in root.partition("://")[2].split("/") if part]
+    place = str(path_of(root)) if root.startswith("file://") else root.partition("://")[2]
+    parts = [part for part in place.split("/") if part]
     name = next((part for part in reversed(parts) if part.lower() not in _ANONYMOUS), parts[-1])
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-._")[:100] or "saved"

@@ -101,7 +101,7 @@ def _submit(survey: Survey, fleet: FleetSpec, send: Send, found: Found) -> Found
         suite_digest=found.suite_digest,
         datasets=found.datasets,
         checkpoint=saved.location,
-        kept=f"{saved.root}/{saved.kept}",
+        kept=saved.kept_location,
     )
     if claimed is None:
         return None

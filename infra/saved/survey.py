@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from infra.datasets import suite_digest
-from infra.errors import SnapshotMissing
+from infra.errors import ConfigError, SnapshotMissing
 from infra.ledger import TTL_S, Entry, Try, entries
 from infra.model import EvalReport, FleetSpec, LedgerKey, Reevaluation, Suite, Target
 from infra.saved.identity import Measured, checkpoint_digest, engine_digest
@@ -67,7 +67,10 @@ class Survey:
     ) -> Survey:
         """Raises ConfigError for a suite whose data can't be read, or a target that is in none of its datasets."""
         black_box = asked.where.black_box
-        measured = Measured.of(suite, black_box)
+        measured, target = Measured.of(suite, black_box), asked.order.target
+        if target and not measured.whole and target.dataset not in measured.units:
+            known = ", ".join(measured.units)
+            raise ConfigError(f"target {target.dataset!r} is no dataset of suite {suite.name}; its datasets: {known}")
         return cls(store=store, asked=asked, measured=measured, engines=engine_digest(fleet, black_box), gone=gone)
 
     def found(self) -> list[Found]:
@@ -156,7 +159,7 @@ def _score(known: dict[str, Entry], measured: Measured, target: Target | None) -
     """The target's score in the report that this very dataset has at this checkpoint."""
     if target is None:
         return None
-    unit = measured.units.get(target.dataset) or next(iter(measured.units.values()))
+    unit = next(iter(measured.units.values())) if measured.whole else measured.units[target.dataset]
     tries = [one for entry in known.values() for one in entry.tries if unit in one.claim.datasets]
     scores = [_of(one.record, target.dataset) for one in tries if isinstance(one.record, EvalReport)]
     return next((score for score in scores if score is not None), None)

@@ -42,16 +42,19 @@ def tracked(record: EvalReport | SkippedPoint) -> TrackedPoint:
 
 
 def metrics_of(record: EvalReport | SkippedPoint) -> dict[str, float]:
-    """`eval/step` is the step that was dispatched; `eval/duration_seconds` counts from the flow's start, not from the queue."""
+    """`eval/step` is the step that was dispatched; `eval/duration_seconds` counts from the flow's start, not from the queue.
+
+    A black box's own number of such a name does not take its place.
+    """
     common = {STEP: float(record.point.step), "eval/export_time_seconds": record.export_time_seconds}
     if isinstance(record, SkippedPoint):
         return {**common, f"eval/skipped_{record.reason}": 1.0}
     scores = [item for result in record.results for item in _of_dataset(result).items()]
     return {
+        **{f"eval/{name}": value for name, value in record.metrics.items()},
         **common,
         "eval/lag_steps": float(record.lag_steps),
         "eval/duration_seconds": record.duration_seconds,
-        **{f"eval/{name}": value for name, value in record.metrics.items()},
         **dict(scores),
     }
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Sequence
+from contextlib import redirect_stdout
+from io import StringIO
 
 from infra.sinks import PROJECT, Place, needs_package
 from infra.sinks.metrics import TrackedPoint
@@ -29,16 +31,17 @@ class Trackio:
         return send_missing(self.place, "trackio", self.target, points, self._send)
 
     def _send(self, missing: list[tuple[int, TrackedPoint]]) -> None:
-        run = self._trackio.init(
-            project=self.project,
-            name=f"{self.place.run}-eval",
-            group=self.place.run,
-            resume="allow",
-            auto_log_gpu=False,
-            auto_log_cpu=False,
-        )
-        try:
-            for _, point in missing:
-                run.log(point.metrics, step=point.step)
-        finally:
-            run.finish()
+        with redirect_stdout(StringIO()):  # it prints advice
+            run = self._trackio.init(
+                project=self.project,
+                name=f"{self.place.run}-eval",
+                group=self.place.run,
+                resume="allow",
+                auto_log_gpu=False,
+                auto_log_cpu=False,
+            )
+            try:
+                for _, point in missing:
+                    run.log(point.metrics, step=point.step)
+            finally:
+                run.finish()

@@ -20,6 +20,7 @@ from infra.statistics.scores import (
     truncated_ratio,
     version_metrics,
 )
+from infra.statistics.too_long import prompts_too_long
 
 __all__ = [
     "CONFIDENCE",
@@ -37,6 +38,7 @@ __all__ = [
     "pass_at",
     "pass_at_k",
     "prompt_means",
+    "prompts_too_long",
     "repetition_ratio",
     "score_completed",
     "truncated_ratio",

@@ -97,6 +97,25 @@ async def test_a_fleet_has_one_holder_at_a_time(snapshot: SnapshotRef) -> None:
     await disband(fleet)
 
 
+async def test_a_live_runs_point_has_a_shared_fleet_before_a_re_evaluation_that_waits_longer(snapshot: SnapshotRef) -> None:
+    fleet, order = spec("shared"), list[str]()
+
+    async def use(holder: str, priority: int) -> None:
+        lease = await leasing.acquire(fleet, snapshot, holder, priority)
+        order.append(holder)
+        await leasing.give_back(lease)
+
+    first = await leasing.acquire(fleet, snapshot, "first")
+    waiting = []
+    for holder, priority in (("saved", 1), ("trainer a", 0), ("trainer b", 0)):
+        waiting.append(asyncio.create_task(use(holder, priority)))
+        await asyncio.sleep(1.0)
+    await leasing.give_back(first)
+    await asyncio.gather(*waiting)
+    assert order == ["trainer a", "trainer b", "saved"]
+    await disband(fleet)
+
+
 async def test_a_holder_whose_lease_has_passed_on_is_refused(snapshot: SnapshotRef) -> None:
     fleet = spec("fenced")
     old = await leasing.acquire(fleet, snapshot, "old")

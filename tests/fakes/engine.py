@@ -85,7 +85,9 @@ class FakeEngine(WireServer):
             case "/generate":
                 length = len(body["text"] if "text" in body else body["input_ids"])
                 if self.context is not None and length > self.context:
-                    return Answer({"error": {"message": f"Input length ({length} tokens) exceeds the maximum"}}, 400)
+                    return Answer(
+                        {"error": {"message": f"Input length ({length} tokens) exceeds the maximum allowed length"}}, 400
+                    )
                 return Answer(self._generate(body))
         return Answer({"detail": "Not Found"}, 404)
 

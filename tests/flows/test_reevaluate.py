@@ -90,8 +90,14 @@ def test_prefect_gets_each_try_once_and_under_the_name_of_its_key(root: Root, pr
     assert sender.send(asked) == sender.send(asked)
     [created] = prefect.runs
     assert asked.ledger is not None
-    assert created.body["idempotency_key"] == f"reevaluate/{asked.ledger.key}/1"
+    assert created.body["idempotency_key"] == f"reevaluate/{asked.ledger.key}/1/{asked.ledger.id}"
     assert {"run:run", "step:2", "reevaluation", f"ledger:{asked.ledger.key}"} <= set(created.body["tags"])
+
+
+def test_two_stores_at_one_prefect_have_flow_runs_of_their_own_for_the_same_key(tmp_path: Path, prefect: FakePrefect) -> None:
+    sender, asked = Sender(PrefectApi(prefect.api_url)), [request(Root(tmp_path / name, steps=1)) for name in ("one", "other")]
+    assert len({one.ledger.key for one in asked if one.ledger}) == 1
+    assert sender.send(asked[0]) != sender.send(asked[1])
 
 
 def test_a_prefect_that_fails_for_a_moment_is_asked_again_and_one_that_stays_down_is_said_to_be(

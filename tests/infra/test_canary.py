@@ -31,6 +31,8 @@ def test_engines_agree_within_the_tolerance() -> None:
     near = tuple(value + TOLERANCE / 2.1 for value in SAME)
     agree({"one": SAME, "two": near, "three": SAME, "silent": ()}, "version")
     agree({"one": SAME, "two": near}, "version")
+    bf16_step = tuple(value - 2**-4 for value in SAME)  # of a logit between 8 and 16
+    agree({"one": SAME, "two": bf16_step}, "version")
     agree({"alone": SAME}, "version")
 
 

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from infra.concurrency import gather_all
+from infra.concurrency import gather_all, settle_all
 from infra.errors import PinViolation
 
 
@@ -45,3 +45,35 @@ async def test_a_failure_within_a_nested_group_is_raised_by_itself() -> None:
 
     with pytest.raises(ValueError, match="inner"):
         await gather_all([gather_all([failing()]), gather_all([later(1)])])
+
+
+async def test_the_first_failure_is_raised_when_the_others_have_run_to_their_end() -> None:
+    ended = []
+
+    async def fail() -> None:
+        raise ValueError("first")
+
+    async def go_on() -> None:
+        await asyncio.sleep(0.1)
+        ended.append(True)
+
+    with pytest.raises(ValueError, match="first"):
+        await settle_all([go_on(), fail(), go_on()])
+    assert ended == [True, True]
+
+
+async def test_cancelled_while_it_settles_it_leaves_nothing_running() -> None:
+    ended = []
+
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(True)
+
+    settling = asyncio.create_task(settle_all([wait(), wait()]))
+    await asyncio.sleep(0.05)
+    settling.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await settling
+    assert ended == [True, True]

@@ -64,6 +64,7 @@ EXAMPLES: tuple[PinpointError, ...] = (
     errors.FleetError("m"),
     errors.NoCapacity("m"),
     errors.FleetUnhealthy("m"),
+    errors.FleetHeld("m"),
     errors.LeaseLost("m"),
     errors.PinViolation("m", expected="a", reported={"e": "b"}),
     errors.GraderError("m"),

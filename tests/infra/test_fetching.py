@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import threading
 from dataclasses import replace
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from infra import fetching
+from infra import fetched, fetching
 from infra.errors import NoCapacity, SnapshotInvalid, SnapshotMissing
 from infra.fetched import NodeCache
 from infra.fetching import READS_AT_ONCE, fetch, make_room
 from infra.model import Manifest, SnapshotRef
 from infra.snapshot import describe, new_prefix, validate, write_manifest
+from infra.staging import free_unlocked
 from infra.store import Store
 from tests.infra.checkpoints import make_checkpoint
 from tests.infra.examples import POINT
@@ -111,6 +114,45 @@ def test_a_snapshot_that_has_no_room_is_refused_with_numbers_before_a_byte_of_it
     with pytest.raises(NoCapacity, match=f"a snapshot of {manifest.n_bytes:,} bytes has no room .* PINPOINT_FETCHED_BYTES"):
         cache.fetched(snapshot)
     assert [file for file in (tmp_path / "fetched").rglob("*") if file.is_file() and file.suffix == ".safetensors"] == []
+
+
+def in_s3(monkeypatch: pytest.MonkeyPatch, store: Store, folder: Path) -> SnapshotRef:
+    """A snapshot that is fetched, since its location is no folder; the bytes are in a local store."""
+    prefix, manifest = export(store, folder)
+    monkeypatch.setattr(fetched, "split_location", lambda location: (store, prefix))
+    return SnapshotRef(point=POINT, location=f"s3://bucket/{prefix}", manifest=manifest, owned=True)
+
+
+def test_a_late_eviction_leaves_what_a_neighbour_has_fetched_since(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late, neighbour = (NodeCache(tmp_path / "fetched" / "eval") for _ in range(2))
+    late.fetched(in_s3(monkeypatch, store, make_checkpoint(tmp_path / "a", seed=1)))
+    wanted = neighbour.fetched(in_s3(monkeypatch, store, make_checkpoint(tmp_path / "b", seed=2)))
+    late.evict()
+    assert (wanted / "model.safetensors").exists()
+    assert free_unlocked(tmp_path, dry_run=False) == {}  # the neighbour's lock is still the folder's
+    neighbour.evict()
+    assert list((tmp_path / "fetched").iterdir()) == []
+
+
+def test_what_a_killed_fetch_left_takes_no_room_from_the_next(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = in_s3(monkeypatch, store, make_checkpoint(tmp_path / "a"))
+    left = tmp_path / "fetched" / "eval" / f"{snapshot.manifest.snapshot_digest}.partial"
+    left.mkdir(parents=True)
+    (left / "model.safetensors").write_bytes(bytes(snapshot.manifest.n_bytes))
+    cache = NodeCache(tmp_path / "fetched" / "eval", limit_bytes=snapshot.manifest.n_bytes + 100)
+    assert (cache.fetched(snapshot) / "model.safetensors").exists()
+    cache.evict()
+
+
+def test_a_disk_that_is_full_meanwhile_is_no_room(store: Store, tmp_path: Path) -> None:
+    prefix, manifest = export(store, make_checkpoint(tmp_path / "c"))
+    full = OSError(errno.ENOSPC, "No space left on device")
+    with mock.patch("os.posix_fallocate", side_effect=full), pytest.raises(NoCapacity, match="has no room .* PINPOINT_STAGING"):
+        fetch(store, prefix, manifest, tmp_path / "got")
 
 
 def test_what_neighbours_keep_counts(tmp_path: Path) -> None:

@@ -142,9 +142,9 @@ def test_a_report_page_names_the_weights_the_proof_and_the_phases() -> None:
         assert text in page
 
 
-def test_a_report_page_says_how_many_rows_of_the_data_could_not_be_used() -> None:
-    page = report_markdown(replace(REPORT, results=(replace(RESULT, bad_rows=3),)), MANIFEST)
-    assert "| sums | 10 ok; 3 bad rows of the data passed over |" in page
+def test_a_report_page_says_how_much_of_the_data_was_not_measured() -> None:
+    page = report_markdown(replace(REPORT, results=(replace(RESULT, bad_rows=3, too_long=2),)), MANIFEST)
+    assert "| sums | 10 ok; 3 bad rows of the data passed over; 2 prompts longer than the context |" in page
     assert "bad rows" not in report_markdown(REPORT, MANIFEST)
 
 

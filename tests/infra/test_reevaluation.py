@@ -6,22 +6,25 @@ import os
 import shutil
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from infra import foreign, snapshot
-from infra.errors import ServiceUnreachable
+from infra.errors import ConfigError, ServiceUnreachable
 from infra.holds import is_held
 from infra.model import EvalPoint, EvalRequest, FleetSpec, Manifest, Order, Reevaluation
-from infra.records import history
+from infra.records import commit, history
 from infra.saved.costs import costs
 from infra.saved.round import run_round
 from infra.saved.rows import summary
 from infra.saved.survey import Survey
 from tests.infra.checkpoints import make_checkpoint
-from tests.infra.saved_checkpoints import FLEET, Root
+from tests.infra.examples import REPORT
+from tests.infra.saved_checkpoints import FLEET, Root, begins
 
 
 @pytest.fixture
@@ -103,6 +106,26 @@ def test_a_search_does_not_jump_over_a_checkpoint_that_is_still_written(tmp_path
     order = {"by": "target", "target": {"dataset": "sums", "score": 0.8}}
     (root.saved / "step_2" / "COMPLETE").write_text("")
     assert root.steps(order=order, care={"settle_s": 60}) == []
+
+
+def test_a_target_that_the_suite_does_not_measure_is_refused(root: Root) -> None:
+    with pytest.raises(ConfigError, match="no dataset of suite nightly; its datasets: sums"):
+        root.steps(order={"by": "target", "target": {"dataset": "words", "score": 0.8}})
+
+
+def test_a_black_boxs_metric_is_a_target_too(root: Root) -> None:
+    order = {"by": "target", "target": {"dataset": "accuracy", "score": 0.8}}
+    asked: dict[str, Any] = {"order": order, "where": {"black_box": {"function": "my.Own"}}}
+    assert root.steps(**asked) == [1]
+    request = root.sent[-1]
+    assert request.black_box is not None
+    assert begins(root.store, request)
+    made = replace(REPORT, point=request.point, suite="nightly", results=(), metrics={"accuracy": 0.9})
+    commit(root.store, made)
+    reached = root.round(**asked).reached
+    assert reached is not None
+    assert reached.score == 0.9
+    assert root.steps(where={"black_box": {"function": "my.Own", "settings": {"k": 2}}}) == [3, 2, 1]
 
 
 def test_a_target_belongs_to_its_order_and_to_no_other() -> None:

@@ -153,6 +153,16 @@ async def test_an_engine_that_accepts_and_answers_nothing_is_found_and_replaced(
         assert (await back(roster, 1)).pid == 9
 
 
+async def test_whatever_keeps_an_engine_from_coming_back_the_others_go_on(pinned: PinnedFleet) -> None:
+    async def rejoin(engine: EngineRef) -> tuple[EngineRef, EngineProof]:
+        raise OSError("no space left on device")
+
+    async with attended(pinned, rejoin, 60) as roster:
+        roster.lost(pinned.engines[0], "gone")
+        await asyncio.sleep(0.1)
+        assert await roster.engine(0) == pinned.engines[1]
+
+
 async def test_the_one_in_its_place_must_hold_the_same_weights(two: Fleet, pinned: PinnedFleet) -> None:
     with FakeEngine(KEY) as fresh:
         ref = replace(pinned.engines[0], base_url=fresh.base_url)
@@ -164,6 +174,10 @@ async def test_the_one_in_its_place_must_hold_the_same_weights(two: Fleet, pinne
         assert (proof.checksum, proof.canary) == (pinned.proofs[0].checksum, pinned.proofs[0].canary)
         fresh.logprob = lambda token: -1.0
         with pytest.raises(PinViolation, match="differently likely"):
+            await rejoin(pinned, pinned.engines[0], revive)
+        fresh.logprob = fresh._likely
+        fresh.extra_tensor, fresh.tensors, fresh.says_algorithm = True, {**fresh.tensors, "more": "f" * 32}, False
+        with pytest.raises(PinViolation, match="came back with other weights|holds other weights"):
             await rejoin(pinned, pinned.engines[0], revive)
         fresh.no_op_reload, fresh.version = True, "other"
         with pytest.raises(PinViolation, match="reports version 'other'"):

@@ -67,10 +67,11 @@ def test_a_queue_that_stays_makes_it_less_and_one_that_passes_does_not() -> None
         gate.learn(running, waiting)
     assert gate.limit == REQUESTS_PER_ENGINE
     limits = []
-    for _ in range(12):
+    for _ in range(16):
         gate.learn(10, max(0, gate.limit - 10))
         limits.append(gate.limit)
     assert limits == sorted(limits, reverse=True)
+    assert limits[3] == REQUESTS_PER_ENGINE  # it has just been seen to work on 60
     assert limits[-1] == 12  # what it works on, and a little to go on with
 
 
@@ -116,10 +117,10 @@ async def test_an_engine_that_queues_is_asked_less_while_the_dataset_runs(
     loaded: LoadedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "LOOK_EVERY_S", 0.02)
-    loaded.latency_s, loaded.room = 0.05, 4
-    await run_samples(pinned_to(loaded.base_url), dataset(), problems(400), str)
+    loaded.latency_s, loaded.room = 0.1, 4
+    await run_samples(pinned_to(loaded.base_url), dataset(), problems(200), str)
     assert loaded.most >= 40
-    assert max(loaded.seen[-100:]) <= 20
+    assert max(loaded.seen[-20:]) <= 25
 
 
 async def test_an_engine_that_refuses_in_haste_is_asked_the_same_again_and_less_of_it(

@@ -71,10 +71,12 @@ def test_a_pattern_takes_the_place_of_the_usual_layouts(tmp_path: Path) -> None:
 
 
 def test_roots_are_named_by_path_or_url_and_one_that_is_not_there_is_refused(tmp_path: Path) -> None:
-    make_checkpoint(tmp_path / "with space" / "step_2")
     root = tmp_path / "with space"
-    both = scan([str(root), root.as_uri()])
-    assert [saved.path for saved in both] == [str(root / "step_2")]
+    make_checkpoint(root / "step_2")
+    make_checkpoint(root / "100% done" / "step_3")
+    both = scan([str(root), root.as_uri()], r".*step_(\d+)")
+    assert [saved.path for saved in both] == [str(root / "step_2"), str(root / "100% done" / "step_3")]
+    assert [saved.location for saved in both] == [saved.reader.folder.as_uri() for saved in both]  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="is no folder"):
         scan([str(tmp_path / "none")])
     with pytest.raises(ConfigError, match="s3://"):
@@ -93,6 +95,7 @@ def test_what_a_retention_deletes_is_known_of_each_checkpoint(tmp_path: Path) ->
         ("file:///data/my-run", "my-run"),
         ("file:///data/my-run/checkpoints", "my-run"),
         ("s3://bucket/run 7/hf", "run-7"),
+        ("file:///data/my%20run", "my-run"),
         ("file:///ckpts", "ckpts"),
     ],
 )

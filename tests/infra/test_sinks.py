@@ -143,6 +143,11 @@ def test_metrics_of_a_black_box_are_kept_under_any_name(place: Place, name: str)
     assert read(name, place, shown) == [(10, 0.25)]
 
 
+def test_a_black_box_does_not_say_at_which_step_its_point_is() -> None:
+    found = metrics_of(replace(REPORT, results=(), metrics={"step": 0.5, "lag_steps": 0.5, "mmlu": 0.5}))
+    assert (found["eval/step"], found["eval/lag_steps"], found["eval/mmlu"]) == (10.0, 3.0, 0.5)
+
+
 def test_every_number_that_a_trainer_gets_is_in_a_sink(place: Place) -> None:
     report = measured(place, 20)
     [point] = points_of(place.store, place.run)

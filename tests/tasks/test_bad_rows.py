@@ -1,4 +1,4 @@
-"""Rows that could not be used are counted in the dataset's result, and the others are measured."""
+"""Rows that could not be used and prompts that were too long are counted in the dataset's result; the others are measured."""
 
 from __future__ import annotations
 
@@ -16,11 +16,16 @@ KEY = "engine-key"
 
 
 @pytest.mark.slow  # the task shows its progress to a Prefect server
-async def test_bad_rows_that_were_passed_over_are_in_the_result(tmp_path: Path) -> None:
-    source = jsonl(tmp_path / "d.jsonl", '{"prompt": "1+1=", "answer": 2}', "{bad", '{"prompt": "?"}')
-    spec = dataset(source=source, on_bad_row="skip")
+async def test_what_of_the_data_was_not_measured_is_in_the_result(tmp_path: Path) -> None:
+    lines = [
+        '{"prompt": "1+1=", "answer": 2}',
+        "{bad",
+        '{"prompt": "?"}',
+        '{"prompt": "a prompt that is too long", "answer": 2}',
+    ]
+    spec = dataset(source=jsonl(tmp_path / "d.jsonl", *lines), on_bad_row="skip", samples_per_prompt=2)
     with FakeEngine(KEY) as engine:
-        engine.version = "17"
+        engine.version, engine.context = "17", 10
         request = LiveRequest(
             point=EvalPoint(run="run", step=40),
             engines=(engine.base_url,),
@@ -28,4 +33,4 @@ async def test_bad_rows_that_were_passed_over_are_in_the_result(tmp_path: Path) 
             store_url=(tmp_path / "store").as_uri(),
         )
         result = await run_dataset.fn(await attach(request, KEY), spec, "suite", request.store_url)
-    assert (result.n_prompts, result.n_samples, result.bad_rows) == (1, 1, 2)
+    assert (result.n_prompts, result.n_samples, result.bad_rows, result.too_long) == (2, 4, 2, 1)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +107,27 @@ async def test_at_the_deadline_it_may_dispose_and_then_is_gone(
         await running
     assert (tmp_path / "disposed").exists() is disposed
     assert process_is_gone(tmp_path)
+
+
+ORPHAN = """
+import subprocess, sys, time
+child = "import infra.black_box as box; box.DISPOSE_S = 1.0; box.main()"
+asked = open(sys.argv[1])
+subprocess.Popen([sys.executable, "-c", child, sys.argv[2]], stdin=asked, start_new_session=True)
+time.sleep(60)
+"""
+
+
+async def test_one_that_blocks_does_not_outlive_a_killed_flow(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "checkpoint")
+    asked = {"function": BOXES + "Blocks", "settings": {"notes": str(tmp_path)}, "checkpoint_dir": str(folder), "input": {}}
+    (tmp_path / "asked.json").write_text(json.dumps(asked))
+    arguments = [str(tmp_path / "asked.json"), str(tmp_path / "answer.json")]
+    flow = await asyncio.create_subprocess_exec(sys.executable, "-c", ORPHAN, *arguments)
+    await asyncio.to_thread(until, (tmp_path / "waiting").exists)
+    flow.kill()
+    await flow.wait()
+    await asyncio.to_thread(until, lambda: process_is_gone(tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -68,8 +68,12 @@ def _served_name(request: Request) -> str:
 
 
 async def server_info(request: Request) -> Response:
-    """The arguments of the start, so `weight_version` here is the first one for ever, as in SGLang."""
+    """The arguments of the start, so `weight_version` here is the first one for ever, as in SGLang.
+
+    As there, it is a round trip to the part that generates, paused or not: one that is stuck gives no answer.
+    """
     engine = engine_of(request)
+    await asyncio.wrap_future(engine.scheduler.is_idle())
     arguments = {name: value for name, value in asdict(engine.options).items() if name != "api_key"}
     state = {"peak_running_reqs": engine.scheduler.loads.peak_running, "uptime_s": time.time() - STARTED_AT}
     return JSONResponse({**arguments, "version": "embedded", "internal_states": [state]})
