@@ -51,30 +51,45 @@ def stale_staged(staging_dir: Path, wanted: Iterable[Path]) -> dict[Path, int]:
 
 
 def lock_spare(folder: Path) -> int | None:
-    """The lock of a folder for this process alone, as a descriptor; None if another has it."""
+    """The lock of a folder for this process alone, as a descriptor; None if another has it. Raises OSError."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder.with_name(f"{folder.name}.lock"), os.O_CREAT | os.O_RDWR, 0o644)
+    while True:
+        descriptor = os.open(folder.with_name(f"{folder.name}.lock"), os.O_CREAT | os.O_RDWR, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            os.close(descriptor)
+            return None
+        if is_lock_of(folder, descriptor):
+            return descriptor
+        os.close(descriptor)  # its last owner deleted it in between: another process may have made a new one
+
+
+def is_lock_of(folder: Path, lock: int) -> bool:
+    """False if it was deleted, by whomever: another process can have the folder then."""
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(lock), folder.with_name(f"{folder.name}.lock").stat())
     except OSError:
-        os.close(descriptor)
-        return None
-    return descriptor
+        return False
 
 
 def free_spare(folder: Path, lock: int) -> None:
-    """Deletes spare memory whose lock one has, then lets go of that."""
-    shutil.rmtree(folder, ignore_errors=True)
-    folder.with_name(f"{folder.name}.lock").unlink(missing_ok=True)
+    """Deletes spare memory whose lock one has, then lets go of that; if the lock was deleted, another may have the memory."""
+    if is_lock_of(folder, lock):
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.with_name(f"{folder.name}.lock").unlink(missing_ok=True)
     os.close(lock)
 
 
 def share_fetched(folder: Path) -> int:
     """A lock of a folder of fetched snapshots that any number of processes may have, as a descriptor."""
     folder.parent.mkdir(parents=True, exist_ok=True)
-    descriptor = os.open(folder.with_name(f"{folder.name}.lock"), os.O_CREAT | os.O_RDWR, 0o644)
-    fcntl.flock(descriptor, fcntl.LOCK_SH)
-    return descriptor
+    while True:
+        descriptor = os.open(folder.with_name(f"{folder.name}.lock"), os.O_CREAT | os.O_RDWR, 0o644)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        if is_lock_of(folder, descriptor):
+            return descriptor
+        os.close(descriptor)  # who had it before has deleted it
 
 
 def free_unlocked(staging_dir: Path, *, dry_run: bool) -> dict[Path, int]:

@@ -24,8 +24,11 @@ def another_attempt(store: Store, run: str, last: int) -> int:
         return last + 1
     counted: list[int] = []
     counting = threading.Thread(target=_count, args=(store, run, counted), name="pinpoint-attempt", daemon=True)
-    counting.start()
-    counting.join(WAIT_S)
+    try:
+        counting.start()
+        counting.join(WAIT_S)
+    except RuntimeError as error:  # no more threads: the limit of processes, for one
+        logger.warning("pinpoint: an attempt of %s is not counted: %s", run, error)
     return next(iter(counted), last + UNCOUNTED + int(time.time()))
 
 

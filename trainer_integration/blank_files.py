@@ -17,9 +17,15 @@ import weakref
 from collections import deque
 from pathlib import Path
 
+from trainer_integration.forks import let_go_in_children
+
 logger = logging.getLogger(__name__)
 BLANKS = 2  # a due step writes an intent and a delivery
+HELD = 16  # files that wait to be synced are kept open up to this many, and opened again by their names above
 LATER_S = 0.02  # a step that writes another file now does not wait for the file system to sync this one
+
+
+Written = queue.SimpleQueue[tuple[int | None, Path] | None]
 
 
 class BlankFiles:
@@ -27,11 +33,22 @@ class BlankFiles:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self._begin()
+        let_go_in_children(self)
+
+    def _begin(self) -> None:
         self._ready: deque[int] = deque()
-        self._written: queue.SimpleQueue[tuple[int, Path] | None] = queue.SimpleQueue()
+        self._written: Written = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._starting = threading.Lock()
         weakref.finalize(self, self._written.put, None)
+
+    def forked(self) -> None:
+        """In a child: blank files are the parent's, who would write into the same ones; so is what is to be synced."""
+        blanks = self._ready
+        self._begin()
+        while blanks:
+            os.close(blanks.popleft())
 
     def prepare(self) -> None:
         with self._starting:
@@ -53,7 +70,11 @@ class BlankFiles:
 
     def sync(self, descriptor: int, file: Path) -> None:
         """Soon. Owns the descriptor from now on."""
-        self._written.put((descriptor, file))
+        held: int | None = descriptor
+        if self._written.qsize() >= HELD:
+            os.close(descriptor)
+            held = None
+        self._written.put((held, file))
         self.prepare()
 
     def close(self, timeout_s: float) -> None:
@@ -86,35 +107,49 @@ def _link(descriptor: int, path: Path) -> None:
         os.close(place)
 
 
-def _serve(folder: Path, ready: deque[int], written: queue.SimpleQueue[tuple[int, Path] | None]) -> None:
-    nameless = _has_nameless(folder)
-    while True:
+def _serve(folder: Path, ready: deque[int], written: Written) -> None:
+    nameless, ended = _has_nameless(folder), False
+    while not ended:
         while nameless and len(ready) < BLANKS:
             try:
                 ready.append(_nameless(folder))
             except OSError:  # a full disk, which whoever needs a file hears of
                 break
-        found = written.get()
-        if found is None:
-            break
-        time.sleep(LATER_S)
-        _sync(*found, folder)
+        found = [written.get()]
+        if found[0] is not None:
+            time.sleep(LATER_S)
+        while not written.empty():  # nobody else takes from it
+            found.append(written.get())
+        ended = None in found
+        _sync([each for each in found if each is not None], folder)
     while ready:
         os.close(ready.popleft())
 
 
-def _sync(descriptor: int, file: Path, folder: Path) -> None:
-    try:
-        os.fsync(descriptor)
-        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def _sync(files: list[tuple[int | None, Path]], folder: Path) -> None:
+    """Each file, and then their names in the folder, all at once."""
+    for descriptor, file in files:
         try:
-            os.fsync(place)
-        finally:
-            os.close(place)
-    except OSError as error:
-        logger.warning("pinpoint: %s would not outlive a loss of power: %s", file.name, error)
+            _sync_file(descriptor, file)
+        except OSError as error:
+            logger.warning("pinpoint: %s would not outlive a loss of power: %s", file.name, error)
+    if files:
+        try:
+            _sync_file(os.open(folder, os.O_RDONLY | os.O_DIRECTORY), folder)
+        except OSError as error:
+            logger.warning("pinpoint: names in %s would not outlive a loss of power: %s", folder, error)
+
+
+def _sync_file(descriptor: int | None, file: Path) -> None:
+    """Owns the descriptor; None to open the file, unless it was delivered meanwhile."""
+    try:
+        held = os.open(file, os.O_RDONLY) if descriptor is None else descriptor
+    except FileNotFoundError:
+        return
+    try:
+        os.fsync(held)
     finally:
-        os.close(descriptor)
+        os.close(held)
 
 
 def _nameless(folder: Path) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 from infra.config import Settings
 from infra.store import Store
@@ -21,12 +22,16 @@ API_URL = "http://127.0.0.1:4200/api"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """`settled` are the due steps of dead trainers, which are among the others; `waiting` is still in the outbox."""
+    """`settled` are the due steps of dead trainers, which are among the others; `waiting` is still in the outbox.
+
+    `unreadable` are files that say of points, and that nobody here can deliver.
+    """
 
     delivered: tuple[Delivery, ...] = ()
     settled: tuple[Delivery, ...] = ()
     refused: tuple[Delivery, ...] = ()
     waiting: tuple[Delivery, ...] = ()
+    unreadable: tuple[Path, ...] = ()
 
     def __add__(self, other: Left) -> Left:
         return Left(
@@ -34,11 +39,15 @@ class Left:
             settled=self.settled + other.settled,
             refused=self.refused + other.refused,
             waiting=self.waiting + other.waiting,
+            unreadable=self.unreadable + other.unreadable,
         )
 
 
 def deliver_left(settings: Settings, wait_s: float) -> Left:
-    """Tries for up to `wait_s`. A trainer that is at work delivers for itself meanwhile: nothing is delivered twice."""
+    """Tries for up to `wait_s`. A trainer that is at work delivers for itself meanwhile: nothing is delivered twice.
+
+    What such a trainer has for another Prefect is left to it, and is not `waiting`.
+    """
     home, found = settings.home.expanduser(), Left()
     for name in FOLDERS:
         if (home / name).is_dir():
@@ -48,10 +57,11 @@ def deliver_left(settings: Settings, wait_s: float) -> Left:
 
 def _of(outbox: Outbox, settings: Settings, wait_s: float) -> Left:
     settled = settle_left(outbox)
-    before = dict(outbox.pending())
+    api_url = (settings.prefect_api_url or API_URL).rstrip("/")
+    before = {file: found for file, found in outbox.pending() if outbox.is_for(found, api_url)}
     if not before:
-        return Left()
-    submitter = Submitter(outbox, Store(settings.store, settings.s3_access()), settings.prefect_api_url or API_URL)
+        return Left(unreadable=tuple(outbox.unread()))
+    submitter = Submitter(outbox, Store(settings.store, settings.s3_access()), api_url)
     deadline = time.monotonic() + wait_s
     while any(file.exists() for file in before) and time.monotonic() < deadline:
         time.sleep(TICK_S / 5)
@@ -63,4 +73,5 @@ def _of(outbox: Outbox, settings: Settings, wait_s: float) -> Left:
         settled=tuple(settled),
         refused=tuple(before[file] for file in before if file in refused),
         waiting=tuple(before[file] for file in before if file in waiting),
+        unreadable=tuple(outbox.unread()),
     )

@@ -10,6 +10,7 @@ import logging
 import socket
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from infra.config import Settings
@@ -18,7 +19,7 @@ from infra.records import next_attempt, now
 from infra.staging import free_staged, new_staged
 from infra.store import Store
 from trainer_integration.attempts import another_attempt
-from trainer_integration.intents import Intent
+from trainer_integration.intents import Intent, soon_intended
 from trainer_integration.options import DispatchSettings
 from trainer_integration.outbox import Delivery, Outbox
 from trainer_integration.schedule import Due
@@ -86,7 +87,8 @@ class Desk:
     def admit(self, due: Due, final: bool, saved: Path | None) -> Admission:
         """Waits for room if that is the policy. On a `saved` checkpoint the point is measured instead of the live model."""
         point = self.point_of(due, final)
-        self._intent = Intent(self.submitter.outbox, self._skip_of(point, SkipReason.CRASHED, DIED, 0.0))
+        skip = self._skip_of(point, SkipReason.CRASHED, DIED, 0.0)
+        self._intent = soon_intended(self.submitter.outbox, self.submitter.owned(skip))
         self._dispatched.add(due.step)
         has_room, waited = self._wait_for_room(point)
         if not has_room and not final:
@@ -99,7 +101,8 @@ class Desk:
         except OSError as error:
             message = f"{type(error).__name__}: {error}"
             return Admission(point=point, waited_s=waited, skipped=SkipReason.EXPORT_FAILED, message=message)
-        self._intent.stages(folder)
+        if self._intent is not None:
+            self._intent.stages(folder)
         return Admission(point=point, waited_s=waited, folder=folder)
 
     def point_of(self, due: Due, final: bool) -> EvalPoint:
@@ -113,24 +116,27 @@ class Desk:
         return self._point
 
     def submit(self, admission: Admission, parts: tuple[StagedPart, ...], exported_s: float) -> Dispatched:
-        """Raises OSError if it can't be written; what was staged is then freed."""
-        staged, path = admission.folder is not None, str(admission.folder or admission.saved)
-        if staged and not parts:
-            parts = (StagedPart(host=socket.gethostname(), path=path),)
-        source = SnapshotSource(path=path, staged=staged, parts=parts)
-        request = self._request(admission.point, source, exported_s)
+        """Raises what went wrong, OSError if it can't be written; what was staged here is then freed."""
         try:
-            self._put(Delivery.of(request, self.dispatch.deployment), InFlight.of(request))
-        except OSError:
+            request = self._request(admission.point, self._source(admission, parts), exported_s)
+            self._put(request, admission, exported_s)
+        except Exception:
             if admission.folder is not None:
                 free_staged(admission.folder)
             raise
         return self._done(admission, exported_s, None)
 
+    def _source(self, admission: Admission, parts: tuple[StagedPart, ...]) -> SnapshotSource:
+        staged, path = admission.folder is not None, str(admission.folder or admission.saved)
+        if staged and not parts:
+            parts = (StagedPart(host=socket.gethostname(), path=path),)
+        return SnapshotSource(path=path, staged=staged, parts=parts)
+
     def skip(self, admission: Admission, reason: SkipReason, message: str, exported_s: float) -> Dispatched:
-        """Raises OSError if it can't be written."""
+        """One that can't be written is kept in memory, and ends in the store all the same as long as this process lives."""
         self._dispatched.add(admission.point.step)
-        self._put(self._skip_of(admission.point, reason, message, exported_s), None)
+        intent, self._intent = self._intent, None  # the submitter's from here on
+        self.submitter.skip(self._skip_of(admission.point, reason, message, exported_s), intent)
         return self._done(admission, exported_s, reason.value)
 
     def leave(self) -> None:
@@ -139,10 +145,23 @@ class Desk:
             self._intent.given_up()
         self._intent = self._point = None
 
-    def _put(self, delivery: Delivery, watched: InFlight | None) -> None:
-        self.submitter.submit(delivery, watched, self._intent.stem if self._intent else None)
-        if self._intent is not None:
-            self._intent.fulfilled()
+    def _put(self, request: EvalRequest, admission: Admission, exported_s: float) -> None:
+        intent, delivery = self._intent, Delivery.of(request, self.dispatch.deployment)
+        late = partial(self._written_late, admission, exported_s, intent)
+        in_time = self.submitter.submit(delivery, InFlight.of(request), intent.stem if intent else None, late)
+        self._intent = None
+        if in_time and intent is not None:
+            intent.fulfilled()
+
+    def _written_late(self, admission: Admission, exported_s: float, intent: Intent | None, error: Exception | None) -> None:
+        """By a thread, of a point that training did not wait for: it has its delivery, or becomes a skipped point now."""
+        if error is not None:
+            if admission.folder is not None:
+                free_staged(admission.folder)
+            message = f"{type(error).__name__}: {error}"
+            self.submitter.skip(self._skip_of(admission.point, SkipReason.CRASHED, message, exported_s), intent)
+        elif intent is not None:
+            intent.fulfilled()
 
     def _skip_of(self, point: EvalPoint, reason: SkipReason, message: str, exported_s: float) -> Delivery:
         skipped = SkippedPoint(

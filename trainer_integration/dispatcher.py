@@ -181,9 +181,14 @@ class EvalDispatcher:
             if own is not None and own.folder is not None:
                 free_staged(own.folder)
             return self._crashed(due, final, self._cut_off)
+        if admission is None:
+            self.schedule.reopen(due.step)
+            return self._crashed(due, final, PinpointError("rank 0 could decide nothing: see its log"))
         done = self._carry_out(admission)
         if self._told(done is None or done.skipped is not None):
             self.schedule.reopen(due.step)
+            if admission.folder is not None and self._cut_off is None:  # rank 0 may have submitted it otherwise
+                free_staged(admission.folder)
         return done
 
     def _told(self, value: Any) -> Any:
@@ -215,18 +220,22 @@ class EvalDispatcher:
             return None
 
     def _admission(self, due: Due, final: bool, saved: Path | None) -> Admission | None:
-        """Rank 0's, whatever happens: the others wait for it."""
+        """Rank 0's, whatever happens: the others wait for it. None, which they learn too, if it could decide nothing."""
         if self._desk is None:
             return None
         try:
-            return self._desk.admit(due, final, saved)
-        except Exception as error:
-            logger.exception("pinpoint: step %d of %s could not be dispatched", due.step, self.dispatch.run)
-            message = f"{type(error).__name__}: {error}"
-            return Admission(point=self._desk.point_of(due, final), skipped=SkipReason.CRASHED, message=message)
+            try:
+                return self._desk.admit(due, final, saved)
+            except Exception as error:
+                logger.exception("pinpoint: step %d of %s could not be dispatched", due.step, self.dispatch.run)
+                message = f"{type(error).__name__}: {error}"
+                return Admission(point=self._desk.point_of(due, final), skipped=SkipReason.CRASHED, message=message)
+        except Exception:
+            logger.exception("pinpoint: nothing could be decided of step %d of %s", due.step, self.dispatch.run)
+            return None
 
     def _carry_out(self, admission: Admission) -> Dispatched | None:
-        """None on all ranks but the first, and if not even a skip could be written."""
+        """None on all ranks but the first, and if not even a skip could be made."""
         reason, message, started = admission.skipped, admission.message, time.monotonic()
         parts: tuple[StagedPart, ...] = ()
         try:

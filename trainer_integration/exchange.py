@@ -95,6 +95,10 @@ class Exchange:
         self._recorded.wait(wait_s)
         return self._heard.record or self._heard.verdict(time.monotonic(), patience)
 
+    @property
+    def submitted(self) -> bool:
+        return self._heard.flow_run_id is not None
+
     def end(self) -> None:
         self._ended.set()
 

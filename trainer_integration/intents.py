@@ -19,9 +19,11 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from infra.errors import ConfigError
+from infra.errors import ConfigError, PinpointError
 from infra.staging import free_staged
 from trainer_integration.blank_files import give_name, write_whole
+from trainer_integration.bounded import within
+from trainer_integration.forks import let_go_in_children
 from trainer_integration.outbox import Delivery, Outbox
 
 logger = logging.getLogger(__name__)
@@ -39,16 +41,16 @@ class Intent:
         self.file = outbox.folder / f"{self.stem}{SUFFIX}"
         partial = outbox.folder / f"{self.stem}.partial"
         self._descriptor = outbox.files.take(partial)
+        let_go_in_children(self)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._write(skip.model_dump_json())
             give_name(self._descriptor, partial, self.file)  # only with its lock
         except OSError as error:
-            os.close(self._descriptor)
+            self.forked()
             partial.unlink(missing_ok=True)
             if error.errno not in NO_LOCKS:
                 raise
-            self._descriptor = -1
             logger.warning("pinpoint: %s has no file locks: a trainer that is killed may lose a point", outbox.folder)
 
     def stages(self, folder: Path) -> None:
@@ -66,18 +68,50 @@ class Intent:
 
     def given_up(self) -> None:
         """The point will get no delivery from here: the intent is left to whoever looks next. Harmless after `fulfilled`."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            with suppress(OSError):
+                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that Python did not fork may have it open still
+            os.close(descriptor)
+
+    def forked(self) -> None:
+        """In a child: the intent is the parent's."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
 
     def _write(self, line: str) -> None:
         write_whole(self._descriptor, f"{line}\n".encode())
 
 
+def soon_intended(outbox: Outbox, skip: Delivery) -> Intent | None:
+    """None if a file system that is not local takes long: training goes on without. Raises OSError if it can't be written."""
+
+    def late(made: Intent | Exception) -> None:
+        if isinstance(made, Intent):
+            made.fulfilled()
+
+    intent = within(outbox.wait_s, lambda: Intent(outbox, skip), late)
+    if intent is None:
+        logger.warning("pinpoint: %s is slow: a trainer that is killed now loses %s", outbox.folder, skip.name)
+    return intent
+
+
 def settle_left(outbox: Outbox) -> list[Delivery]:
-    """Makes a delivery of each intent whose process is gone, frees what it staged, and gives those deliveries."""
-    found = (_settled(outbox, file) for file in sorted(outbox.folder.glob(f"*{SUFFIX}")))
-    return [delivery for delivery in found if delivery is not None]
+    """Makes a delivery of each intent whose process is gone, frees what it staged, and gives those deliveries.
+
+    Each fails for itself: one that can't be settled is said once, and tried again by whoever looks next.
+    """
+    found: list[Delivery] = []
+    for file in sorted(outbox.folder.glob(f"*{SUFFIX}")):
+        try:
+            delivery = _settled(outbox, file)
+        except (OSError, ValueError, PinpointError) as error:
+            outbox.tell_once(file.name, f"what a dead trainer left can't be settled: {type(error).__name__}: {error}")
+            continue
+        if delivery is not None:
+            found.append(delivery)
+    return found
 
 
 def _settled(outbox: Outbox, file: Path) -> Delivery | None:
@@ -98,14 +132,14 @@ def _become_delivery(outbox: Outbox, file: Path) -> Delivery | None:
     if any(file.with_suffix(suffix).exists() for suffix in TAKEN):  # it died between the two
         file.unlink(missing_ok=True)
         return None
-    lines = file.read_text(encoding="utf-8").splitlines()
+    lines = file.read_bytes().splitlines()
+    first = lines[0] if lines else b""
     try:
-        skip = Delivery.model_validate_json(lines[0] if lines else "")
-    except (ValidationError, ConfigError):
-        file.rename(file.with_suffix(".unreadable"))
-        return None
+        skip = Delivery.model_validate_json(first)
+    except (ValidationError, ConfigError) as error:
+        return outbox.set_aside(file, first, error)
     for line in lines[1:2]:
-        with suppress(ValueError):  # half a line: the folder is found by its age
+        with suppress(ValueError, TypeError):  # half a line: the folder is found by its age
             free_staged(Path(json.loads(line)))
     outbox.put(skip, stem=file.stem)
     file.unlink(missing_ok=True)  # it may have been delivered at once

@@ -25,6 +25,7 @@ from infra.store import Store
 from trainer_integration.attempts import another_attempt
 from trainer_integration.evaluation_path import EvaluationPath, resolve_path
 from trainer_integration.exchange import RECORD_GRACE_S, Exchange, GivenUp, Patience
+from trainer_integration.intents import Intent, soon_intended
 from trainer_integration.metrics import metrics_of
 from trainer_integration.outbox import Delivery, Outbox
 from trainer_integration.pause_gate import Gate, Pause
@@ -34,6 +35,7 @@ logger = logging.getLogger(__name__)
 DEPLOYMENT = "evaluate_live/pinpoint"
 OUTBOX = "outbox-live"
 SLICE_S = 0.1
+DIED = "the driver ended before it had asked for the evaluation: while it waited for submissions, or for Prefect"
 
 
 class LiveSettings(BaseModel):
@@ -77,6 +79,7 @@ class _Turn:
 
     point: EvalPoint
     stopping: threading.Event
+    intent: Intent | None  # until there is a flow run, or a skip
     started: float = field(default_factory=time.monotonic)
     pauses: list[Pause] = field(default_factory=list)
 
@@ -131,18 +134,35 @@ class LiveEvaluator:
     def _never_derailing(
         self, step: int, final: bool, engines: tuple[str, ...], stopping: threading.Event
     ) -> LiveResult | None:
+        intent = None
         try:
-            turn = _Turn(self._point(step, final), stopping)
+            point = self._point(step, final)
+            intent = self._intent(point)
+            turn = _Turn(point, stopping, intent)
             try:
                 record = self._measured(turn, engines or self.live.engines)
             except ServiceUnreachable as error:
-                record = self._skipped(turn.point, SkipReason.UNHEALTHY, str(error))
+                record = self._skipped(turn, SkipReason.UNHEALTHY, str(error))
             except Exception as error:
                 logger.exception("pinpoint: step %d of %s could not be evaluated live", step, self.live.run)
-                record = self._skipped(turn.point, SkipReason.CRASHED, f"{type(error).__name__}: {error}")
+                record = self._skipped(turn, SkipReason.CRASHED, f"{type(error).__name__}: {error}")
             return LiveResult(record=record, paused_s=time.monotonic() - turn.started, pauses=tuple(turn.pauses))
-        except Exception:
+        except BaseException as error:  # an interrupt, too: whoever looks next records the point, unless it has a flow run
+            if intent is not None:
+                intent.given_up()
+            if not isinstance(error, Exception):
+                raise
             logger.exception("pinpoint: the skip of step %d of %s could not be recorded", step, self.live.run)
+            return None
+
+    def _intent(self, point: EvalPoint) -> Intent | None:
+        """What is recorded if this process dies before the point has a flow run; None if it can't be written."""
+        request = self._request(point, self.live.engines, None)
+        skip = self._delivery(request, self._skip_of(point, SkipReason.CRASHED, DIED))
+        try:
+            return soon_intended(self._submitter.outbox, self._submitter.owned(skip))
+        except OSError as error:
+            logger.error("pinpoint: a driver that is killed now loses %s: %s", point.name, error)
             return None
 
     def _measured(self, turn: _Turn, engines: tuple[str, ...]) -> EvalReport | SkippedPoint:
@@ -151,7 +171,7 @@ class LiveEvaluator:
             self._settle(turn)
             outcome = self._waited_for(turn, engines)
         if isinstance(outcome, GivenUp):
-            return self._skipped(turn.point, outcome.reason, outcome.message)
+            return self._skipped(turn, outcome.reason, outcome.message)
         if isinstance(outcome, EvalReport):
             self._check_label(outcome)
         return outcome
@@ -184,19 +204,23 @@ class LiveEvaluator:
         try:
             while not turn.stopping.is_set():
                 outcome = exchange.outcome(patience, SLICE_S)
+                if exchange.submitted and turn.intent is not None:
+                    turn.intent.fulfilled()
                 if outcome is not None:
                     return outcome
         finally:
             exchange.end()
         return GivenUp(reason=SkipReason.CRASHED, message="the driver was cancelled while it waited")
 
-    def _skipped(self, point: EvalPoint, reason: SkipReason, message: str) -> SkippedPoint:
-        """Recorded in the store by the thread of the outbox, and a Skipped run in the UI unless the point has a run there.
+    def _skipped(self, turn: _Turn, reason: SkipReason, message: str) -> SkippedPoint:
+        """Recorded in the store by the thread of the outbox, and a Skipped run in the UI unless the point has a run there."""
+        logger.warning("pinpoint: %s skipped: %s: %s", turn.point.name, reason.value, message)
+        skipped = self._skip_of(turn.point, reason, message)
+        self._submitter.skip(self._delivery(self._request(turn.point, self.live.engines, None), skipped), turn.intent)
+        return skipped
 
-        Raises OSError if it can't be written.
-        """
-        logger.warning("pinpoint: %s skipped: %s: %s", point.name, reason.value, message)
-        skipped = SkippedPoint(
+    def _skip_of(self, point: EvalPoint, reason: SkipReason, message: str) -> SkippedPoint:
+        return SkippedPoint(
             point=point,
             suite=self.live.suite.name,
             reason=reason.value,
@@ -204,8 +228,6 @@ class LiveEvaluator:
             export_time_seconds=0.0,
             finished_at=now(),
         )
-        self._submitter.submit(self._delivery(self._request(point, self.live.engines, None), skipped), None)
-        return skipped
 
     def _request(self, point: EvalPoint, engines: tuple[str, ...], expires_at: float | None) -> LiveRequest:
         live = self.live

@@ -7,11 +7,11 @@ however the trainer ended. What a machine loses with its power is what was writt
 from __future__ import annotations
 
 import itertools
+import logging
 import os
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -20,8 +20,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from infra.errors import ConfigError
 from infra.model import EvalRequest, SkippedPoint
 from trainer_integration.blank_files import BlankFiles, give_name, write_whole
+from trainer_integration.bounded import wait_s_for
+from trainer_integration.owners import lives
+from trainer_integration.salvage import of_newer_version, skip_in
 
+logger = logging.getLogger(__name__)
 DEPLOYMENT = "evaluate_snapshot/pinpoint"
+UNREADABLE = ".unreadable"
 
 
 class Delivery(BaseModel):
@@ -35,6 +40,8 @@ class Delivery(BaseModel):
     parameters: dict[str, Any]
     skip: SkippedPoint | None = None
     store_url: str
+    api_url: str | None = Field(default=None, description="the Prefect that it is for; None for any")
+    owner: str = Field(default="", description="who delivers it as long as it lives, see owners.py; empty for anyone")
 
     @classmethod
     def of(cls, request: EvalRequest, deployment: str, skip: SkippedPoint | None = None) -> Self:
@@ -61,6 +68,9 @@ class Outbox:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
         self.files = BlankFiles(folder)
+        self.wait_s = wait_s_for(folder)
+        self.newer: set[str] = set()  # names of files that a newer version wrote, as far as they were seen
+        self._told: set[str] = set()
 
     def new_stem(self) -> str:
         """The name, without its suffix, of what is dispatched now; sorts by time."""
@@ -82,17 +92,61 @@ class Outbox:
         return file
 
     def pending(self) -> Iterator[tuple[Path, Delivery]]:
-        """Oldest first. A file that can't be read is set aside under another name, and not lost."""
+        """Oldest first. What can't be read is set aside, with a line in the log, and its point skipped if that can be read."""
         for file in sorted(self.folder.glob("*.json")):
+            content = b""
             try:
-                delivery = Delivery.model_validate_json(file.read_bytes())
+                content = file.read_bytes()
+                delivery: Delivery | None = Delivery.model_validate_json(content)
             except FileNotFoundError:
                 continue  # another process has delivered it
-            except (PermissionError, ValidationError, ConfigError):
-                with suppress(OSError):  # another process has set it aside, or may
-                    file.rename(file.with_suffix(".unreadable"))
-                continue
-            yield file, delivery
+            except (OSError, ValidationError, ConfigError) as error:
+                delivery = self.set_aside(file, content, error)
+            if delivery is not None:
+                yield file, delivery
+
+    def set_aside(self, file: Path, content: bytes, error: OSError | ValidationError | ConfigError) -> Delivery | None:
+        """Keeps what is no delivery, or no intent, as `.unreadable`, unless a newer version wrote it, which can read it.
+
+        Gives the skip of its point, put in its place, if `content` says which that is.
+        """
+        cause = f"{type(error).__name__}: {error}".splitlines()[0]
+        if isinstance(error, ValidationError | ConfigError) and of_newer_version(error):
+            self.newer.add(file.name)
+            self.tell_once(file.name, f"a newer version of Pinpoint wrote it, and can read it; it is left: {cause}")
+            return None
+        fields = skip_in(content, file.name, DEPLOYMENT)
+        try:
+            file.rename(file.with_suffix(UNREADABLE))
+        except FileNotFoundError:
+            return None  # another process has set it aside
+        except OSError:
+            self.tell_once(file.name, f"it can't be read, nor set aside: {cause}")
+            return None
+        lost = "its point is skipped as crashed" if fields else "a point may be lost"
+        logger.error("pinpoint: %s can't be read and is kept as %s, %s: %s", file, UNREADABLE, lost, cause)
+        if fields is None:
+            return None
+        skip = Delivery(**fields)
+        self.put(skip, stem=file.stem)
+        return skip
+
+    def tell_once(self, name: str, what: str) -> None:
+        """Of a file that stays where it is, and is found again and again."""
+        if name not in self._told:
+            self._told.add(name)
+            logger.error("pinpoint: %s: %s", self.folder / name, what)
+
+    def unread(self) -> list[Path]:
+        """Files that say of points which nobody here will deliver."""
+        newer = (self.folder / name for name in self.newer)
+        return sorted([*self.folder.glob(f"*{UNREADABLE}"), *(file for file in newer if file.exists())])
+
+    def is_for(self, delivery: Delivery, api_url: str) -> bool:
+        """Whether who speaks to `api_url` is to deliver it: it is for the same Prefect, or its owner is gone."""
+        if delivery.api_url is None or delivery.api_url == api_url or not delivery.owner:
+            return True
+        return not lives(self.folder.parent, delivery.owner)
 
     def remove(self, file: Path) -> None:
         """Forgets a delivery that was taken, and before it the intent that a crash may have left beside it."""

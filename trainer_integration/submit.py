@@ -27,8 +27,10 @@ from infra.retention import retire_snapshots
 from infra.staging import free_staged
 from infra.store import Store
 from trainer_integration.backoff import Backoff
-from trainer_integration.intents import settle_left
+from trainer_integration.bounded import within
+from trainer_integration.intents import Intent, settle_left
 from trainer_integration.outbox import Delivery, Outbox
+from trainer_integration.owners import Owner
 from trainer_integration.prefect_api import TERMINAL, PrefectApi, PrefectRefused
 
 logger = logging.getLogger(__name__)
@@ -82,12 +84,15 @@ class Submitter:
 
     def __init__(self, outbox: Outbox, store: Store, api_url: str) -> None:
         self.outbox, self.store = outbox, store
+        self.owner = Owner(outbox.folder.parent)
         outbox.files.prepare()
         self.api = PrefectApi(api_url)
         self.records: list[EvalReport | SkippedPoint] = []
         self.changed = threading.Condition()
         self._own: set[str] = set()
         self._put: list[Path] = []
+        self._kept: list[tuple[Delivery, Intent | None]] = []
+        self._writing = 0
         self._in_flight: dict[str, InFlight] = {}
         self._left: dict[str, InFlight] = {}
         self._committed: set[str] = set()
@@ -103,20 +108,75 @@ class Submitter:
     def in_flight(self) -> int:
         return len(self._in_flight)
 
-    def submit(self, delivery: Delivery, watched: InFlight | None, stem: str | None = None) -> None:
-        """Outlives this process when it returns, as `stem`; all else happens later. Raises OSError if it can't be written."""
+    def submit(
+        self,
+        delivery: Delivery,
+        watched: InFlight | None,
+        stem: str | None = None,
+        late: Callable[[Exception | None], None] | None = None,
+    ) -> bool:
+        """Outlives this process when it returns, as `stem`; all else happens later. Raises OSError if it can't be written.
+
+        With `late`, a file system that is not local is waited for a moment at most. Then it gives False, and `late` is called,
+        by a thread, when it is written, or with the error if it can't be.
+        """
         key = delivery.idempotency_key
         with self.changed:
             self._own.add(key)
+            self._writing += 1
             if watched is not None:
                 self._in_flight[key] = watched
+        put = partial(self.outbox.put, self.owned(delivery), stem)
         try:
-            self._put.append(self.outbox.put(delivery, stem))
-        except OSError:
-            with self.changed:
+            file = put() if late is None else within(self.outbox.wait_s, put, partial(self._written_late, delivery, late))
+        except Exception as error:
+            self._written(key, error)
+            raise
+        if file is None:
+            logger.warning("pinpoint: %s takes long to be written to %s: training goes on", delivery.name, self.outbox.folder)
+            return False
+        self._written(key, file)
+        return True
+
+    def _written(self, key: str, outcome: Path | Exception) -> None:
+        with self.changed:
+            self._writing -= 1
+            if isinstance(outcome, Path):
+                self._put.append(outcome)
+            else:
                 self._own.discard(key)
                 self._in_flight.pop(key, None)
-            raise
+
+    def _written_late(self, delivery: Delivery, late: Callable[[Exception | None], None], outcome: Path | Exception) -> None:
+        if isinstance(outcome, Exception):
+            logger.error("pinpoint: %s could not be written: %s", delivery.name, outcome)
+        late(outcome if isinstance(outcome, Exception) else None)  # first, so that who drains waits for what follows
+        self._written(delivery.idempotency_key if isinstance(outcome, Path) else "", outcome)
+
+    def owned(self, delivery: Delivery) -> Delivery:
+        """For this Prefect, and from here as long as this process lives."""
+        return delivery.model_copy(update={"api_url": self.api.url, "owner": self.owner.name})
+
+    def skip(self, delivery: Delivery, intent: Intent | None) -> None:
+        """As `submit`, of a delivery with a skip, which is kept in memory if it can't be written; `intent` is ended here.
+
+        What is kept gets its record and its flow run by the thread, without a file, as long as this process lives.
+        """
+        ended = partial(self._skip_written, delivery, intent)
+        try:
+            if self.submit(delivery, None, intent.stem if intent else None, ended):
+                ended(None)
+        except OSError as error:
+            ended(error)
+
+    def _skip_written(self, delivery: Delivery, intent: Intent | None, error: Exception | None) -> None:
+        if error is not None:
+            logger.error("pinpoint: the skip of %s is kept in memory, for it can't be written: %s", delivery.name, error)
+            with self.changed:
+                self._own.add(delivery.idempotency_key)
+                self._kept.append((delivery, intent))
+        elif intent is not None:
+            intent.fulfilled()
 
     def progressed(self, run: str, attempt: int, step: int) -> None:
         self._progress[run, attempt] = step
@@ -130,8 +190,9 @@ class Submitter:
         """Waits until all that was submitted here is delivered and has its record; says whether that came true."""
         deadline = time.monotonic() + timeout_s
         while self.wait(0, max(0.0, deadline - time.monotonic())):
-            self._put = [file for file in self._put if file.exists()]
-            if not self._put:
+            with self.changed:
+                self._put = [file for file in self._put if file.exists()]
+            if not (self._put or self._kept or self._writing):
                 return True
             if time.monotonic() >= deadline:
                 return False
@@ -142,6 +203,7 @@ class Submitter:
         self._stopping.set()
         self._thread.join(timeout_s)
         self.outbox.files.close(timeout_s)
+        self.owner.close()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -152,7 +214,9 @@ class Submitter:
 
     def _tick(self) -> None:
         """Tries each duty though another one fails: a point ends by its deadline also while Prefect is away."""
-        pending = list(self.outbox.pending())
+        for kept in list(self._kept):
+            self._carry_on(*kept)
+        pending = [found for found in self.outbox.pending() if self.outbox.is_for(found[1], self.api.url)]
         for file, delivery in pending:  # the record of a skip does not wait for Prefect, nor behind a delivery that does
             if delivery.skip is not None and delivery.idempotency_key not in self._committed:
                 need = f"{STORE} {delivery.store_url}"
@@ -182,6 +246,26 @@ class Submitter:
             logger.exception("pinpoint: %s will be tried again in %.1f s", name, self._backoff.failed(name))
         else:
             self._backoff.succeeded(name, *needs)
+
+    def _carry_on(self, delivery: Delivery, intent: Intent | None) -> None:
+        """Of a skip that has no file: its record first, then its flow run."""
+        key, name = delivery.idempotency_key, delivery.name
+        if delivery.skip is not None and key not in self._committed:
+            duty = partial(self._commit_skip, delivery, delivery.skip)
+            self._attempt(duty, f"record of {name}", f"{STORE} {delivery.store_url}")
+        if key in self._committed:
+            needs = PREFECT, f"{DEPLOYMENT} {delivery.deployment}"
+            self._attempt(partial(self._deliver_kept, delivery, intent), f"delivery of {name}", *needs)
+
+    def _deliver_kept(self, delivery: Delivery, intent: Intent | None) -> None:
+        try:
+            self.api.create_flow_run(delivery)
+        except PrefectRefused as error:
+            logger.error("pinpoint: %s can't be submitted: %s", delivery.name, error)
+        self._kept.remove((delivery, intent))
+        self._committed.discard(delivery.idempotency_key)
+        if intent is not None:
+            intent.fulfilled()
 
     def _commit_skip(self, delivery: Delivery, skip: SkippedPoint) -> None:
         self._record(delivery.idempotency_key, commit(self._store(delivery.store_url), skip))

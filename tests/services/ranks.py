@@ -1,6 +1,7 @@
 """Real ranks: processes that form a gloo group and each run the same function, as a launcher would start them.
 
-A function that raises gives its error as the rank's result; a rank that does not end in time is killed, and named.
+A function that raises gives its error as the rank's result; a rank that dies is named, and one that does not end in time is
+killed, too.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ def on_ranks(count: int, function: Callable[..., Any], *args: Any, timeout_s: fl
         ]
         for process in processes:
             process.start()
+        for _, theirs in pairs:
+            theirs.close()  # a rank's death is the end of its pipe
         try:
             deadline = time.monotonic() + timeout_s
             return [_result(rank, pairs[rank][0], deadline) for rank in range(count)]
@@ -54,7 +57,10 @@ def on_ranks(count: int, function: Callable[..., Any], *args: Any, timeout_s: fl
 def _result(rank: int, receiver: Connection, deadline: float) -> Any:
     if not receiver.poll(max(0.0, deadline - time.monotonic())):
         raise TimeoutError(f"rank {rank} did not end in time")
-    ended_well, value = receiver.recv()
+    try:
+        ended_well, value = receiver.recv()
+    except EOFError:
+        raise RankFailed(f"rank {rank} died") from None
     if not ended_well:
         raise RankFailed(f"rank {rank}:\n{value}")
     return value

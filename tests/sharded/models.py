@@ -170,3 +170,27 @@ def again_on_ranks(rank: int, root: str) -> dict[str, Any]:
     del exporter
     dist.barrier()
     return {"inodes": inodes, "kept": kept, "left": listing(spare), "mapped": mapped, "late": read}
+
+
+def cleaned_up_on_ranks(rank: int, root: str) -> dict[str, Any]:
+    """Exports into memory that is used again, all of which is deleted, with its lock, before step 2; each is freed in time."""
+    model, spare, inodes = model_of("Qwen3"), Path(root) / "spare", list[list[int]]()
+    exporter = ModuleExporter(fsdp(model), files_of(model), shard_bytes=SHARD_BYTES).reuse_memory(spare)
+    for step in range(5):
+        if rank == 0 and step == 2:
+            shutil.rmtree(spare)
+            spare.with_name("spare.lock").unlink()
+        dist.barrier()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(step + 1)
+        folder = Path(root) / "staged" / f"{step}"
+        exporter(folder)
+        dist.barrier()
+        if rank == 0:
+            inodes.append([file.stat().st_ino for file in sorted(folder.glob("*.safetensors"))])
+            shutil.copytree(folder, Path(root) / "copies" / f"{step}")
+            shutil.rmtree(folder)
+        dist.barrier()
+    borrowed = sum(file.borrowed for _, file in exporter._spares.kept) if exporter._spares else 0
+    return {"inodes": inodes, "borrowed": borrowed}

@@ -17,6 +17,7 @@ from tests.services.ranks import on_ranks
 from tests.sharded.models import (
     adapters_on_ranks,
     again_on_ranks,
+    cleaned_up_on_ranks,
     converted_on_ranks,
     model_of,
     staged_on_ranks,
@@ -128,3 +129,15 @@ def test_memory_is_filled_again_once_nobody_has_the_last_snapshot_and_never_befo
         assert min(rank["mapped"] for rank in results) > 0
     assert len(results[0]["kept"]) == len(inodes[0])
     assert results[0]["left"] == []
+
+
+@pytest.mark.slow
+def test_memory_that_somebody_deletes_costs_one_export_its_reuse_and_nothing_else(place: Path) -> None:
+    leader, other = on_ranks(2, cleaned_up_on_ranks, str(place))
+    for step in range(5):
+        found = tensors(place / "copies" / f"{step}")
+        assert {float(value) for tensor in found.values() for value in tensor.unique()} == {step + 1.0}
+    inodes = leader["inodes"]
+    assert inodes[0] == inodes[1]
+    assert inodes[2] == inodes[3] == inodes[4]
+    assert (leader["borrowed"], other["borrowed"] > 0) == (0, True)

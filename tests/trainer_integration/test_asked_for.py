@@ -80,3 +80,13 @@ def test_a_black_box_is_asked_for_without_the_machines_fleet(trainer: Trainer, p
 def test_the_metrics_of_a_black_box_are_among_those_of_its_point() -> None:
     found = metrics_of(replace(report_at(10), results=(), metrics={"pass_rate": 0.25}))
     assert (found["eval/step"], found["eval/pass_rate"]) == (10.0, 0.25)
+
+
+def test_where_no_thread_can_be_started_an_attempt_is_taken_from_the_clock(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def no_more(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", no_more)
+    assert attempts.another_attempt(trainer.store, "run", 3) > attempts.UNCOUNTED

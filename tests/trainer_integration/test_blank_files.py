@@ -8,7 +8,8 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -70,7 +71,27 @@ def test_who_closes_waits_for_what_is_to_be_synced(outbox: Outbox, monkeypatch: 
     syncs.free.set()
     files = [outbox.put(DELIVERY).stat().st_ino for _ in range(3)]
     outbox.files.close(10)
-    assert syncs.inodes[::2] == files
+    folder = outbox.folder.stat().st_ino
+    assert [inode for inode in syncs.inodes if inode != folder] == files
+    assert syncs.inodes[-1] == folder
+
+
+def test_many_files_are_synced_with_their_folder_at_once_and_few_are_held_open(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    syncs = Syncs(monkeypatch)
+    first = outbox.put(DELIVERY)
+    until(lambda: outbox.files._written.empty())
+    time.sleep(3 * blank_files.LATER_S)  # its sync is under way, and held up
+    before = len(os.listdir("/proc/self/fd"))
+    files = [first, *(outbox.put(DELIVERY) for _ in range(5 * blank_files.HELD))]
+    assert len(os.listdir("/proc/self/fd")) <= before + blank_files.HELD
+    files[-1].unlink()  # delivered before it was synced
+    syncs.free.set()
+    inodes = [file.stat().st_ino for file in files[:-1]]
+    until(lambda: len(syncs.inodes) == len(inodes) + 2)
+    folder = outbox.folder.stat().st_ino
+    assert [inode for inode in syncs.inodes if inode != folder] == inodes
 
 
 def test_what_can_not_be_synced_is_said_and_delivered_all_the_same(
@@ -128,6 +149,63 @@ def test_an_intent_is_not_locked_by_a_process_that_was_forked_before(outbox: Out
     finally:
         os.kill(child, 9)
         os.waitpid(child, 0)
+
+
+@contextmanager
+def forked(then: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """A child that does `then`, and then nothing, until the body ends."""
+    done, ended = os.pipe()
+    child = os.fork()
+    if child == 0:
+        then()
+        os.write(ended, b"1")
+        time.sleep(30)
+        os._exit(0)
+    try:
+        os.read(done, 1)
+        yield
+    finally:
+        os.kill(child, 9)
+        os.waitpid(child, 0)
+        os.close(done)
+        os.close(ended)
+
+
+def test_an_intent_that_is_held_at_a_fork_is_the_parents_alone(outbox: Outbox) -> None:
+    intent = Intent(outbox, SKIP)
+    with forked():
+        assert settle_left(outbox) == []
+        os.close(intent._descriptor)  # as the kernel does when a process is killed
+        intent._descriptor = -1
+        assert [left.skip for left in settle_left(outbox)] == [SKIPPED]
+
+
+def test_an_intent_is_let_go_of_though_a_child_that_python_did_not_fork_has_it_open(outbox: Outbox) -> None:
+    intent = Intent(outbox, SKIP)
+    shared = os.dup(intent._descriptor)  # of the same open file, as a child's
+    intent.given_up()
+    assert [left.skip for left in settle_left(outbox)] == [SKIPPED]
+    os.close(shared)
+
+
+def test_a_forked_process_writes_into_files_of_its_own(outbox: Outbox) -> None:
+    prepared(outbox)
+    with forked(lambda: outbox.put(DELIVERY)):
+        outbox.put(DELIVERY)
+        assert [found for _, found in outbox.pending()] == [DELIVERY] * 2
+    assert outbox.unread() == []
+
+
+def test_a_forked_process_syncs_what_it_wrote_itself(outbox: Outbox) -> None:
+    prepared(outbox)
+
+    def put_and_sync() -> None:
+        outbox.put(DELIVERY)
+        outbox.files.close(5)
+        (outbox.folder / "synced").touch()
+
+    with forked(put_and_sync):
+        assert (outbox.folder / "synced").exists()
 
 
 def test_an_intent_that_was_made_before_is_locked_when_it_has_its_name(outbox: Outbox) -> None:

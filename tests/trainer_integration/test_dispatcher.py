@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import report_at
 from tests.trainer_integration.conftest import PROMPT_S, SUITE, Exporter, Trainer, until
 from tests.trainer_integration.test_submit import AWAY, break_
-from trainer_integration import prefect_api
+from trainer_integration import bounded, prefect_api
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
 
 
@@ -162,7 +163,7 @@ def test_a_wait_for_room_is_one_line_of_the_log_with_run_and_step(
     assert dispatcher.on_step(10) is not None
     assert caplog.messages == []
     if ends:
-        records.commit(trainer.store, report_at(10))
+        threading.Timer(0.1, records.commit, (trainer.store, report_at(10))).start()
     waited = dispatcher.on_step(20)
     assert waited is not None
     outcome = "and got it" if ends else "in vain"
@@ -204,19 +205,115 @@ def test_a_staging_area_that_cannot_be_written_is_export_failed(trainer: Trainer
     assert failed.skipped == "export_failed"
 
 
-def test_an_outbox_that_cannot_be_written_never_raises_and_leaves_nothing_behind(trainer: Trainer) -> None:
+def test_a_home_that_cannot_be_written_never_raises_and_its_point_is_skipped_all_the_same(
+    trainer: Trainer, prefect: FakePrefect
+) -> None:
     dispatcher = trainer.start(max_in_flight=1)
     folder = dispatcher.desk.submitter.outbox.folder
     shutil.rmtree(folder)
     folder.write_text("a file in the way")
-    assert dispatcher.on_step(10) is None
+    prefect.failing = 503
+    done = dispatcher.on_step(10)
+    assert done is not None
+    assert done.skipped == "crashed"
     assert trainer.staged == []
     assert dispatcher.desk.submitter.in_flight == 0
+    until(lambda: records.find(trainer.store, EvalPoint(run="run", step=10), "suite"))
+    assert not dispatcher.drain(0.1)
+    prefect.failing = None
+    assert dispatcher.drain(5)
+    assert [(run.body["name"], run.state["name"]) for run in prefect.runs] == [("run · step 000010", "Skipped")]
+    assert [metrics["eval/step"] for metrics in dispatcher.new_metrics()] == [10.0]
     folder.unlink()
     folder.mkdir()
     after = dispatcher.on_step(20)
     assert after is not None
     assert after.skipped is None
+
+
+def test_a_delivery_that_fails_after_its_intent_was_written_leaves_one_record_and_no_intent(
+    trainer: Trainer, prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> Path:
+        raise OSError(28, "No space left on device")
+
+    dispatcher = trainer.start()
+    monkeypatch.setattr(dispatcher.desk.submitter.outbox, "put", full)
+    done = dispatcher.on_step(10)
+    assert done is not None
+    assert done.skipped == "crashed"
+    until(lambda: prefect.runs and trainer.outbox == [])
+    assert [record.message for record in dispatcher.records if isinstance(record, SkippedPoint)] == [
+        "OSError: [Errno 28] No space left on device"
+    ]
+
+
+def test_a_bug_of_ours_at_the_desk_frees_what_was_staged_and_is_a_skipped_point(
+    trainer: Trainer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = trainer.start()
+    monkeypatch.setattr(dispatcher.desk, "_source", lambda *_: 1 / 0)
+    done = dispatcher.on_step(10)
+    assert done is not None
+    assert done.skipped == "crashed"
+    assert len(trainer.export.folders) == 1
+    assert trainer.staged == []
+
+
+def test_only_a_file_system_that_is_not_local_is_written_by_a_thread(trainer: Trainer) -> None:
+    assert bounded.wait_s_for(Path("/proc/self")) == bounded.WAIT_S  # of no kind that is known to be local
+    assert bounded.wait_s_for(Path("/dev/shm")) is None
+
+
+class SlowHome:
+    """The file system of `home`, which answers nothing until it is `free`, and then what it is to."""
+
+    def __init__(self, dispatcher: EvalDispatcher, monkeypatch: pytest.MonkeyPatch) -> None:
+        outbox = dispatcher.desk.submitter.outbox
+        outbox.wait_s = bounded.WAIT_S  # as on a network's
+        self.free, self.fails, self._take = threading.Event(), 0, outbox.files.take
+        monkeypatch.setattr(outbox.files, "take", self)
+
+    def __call__(self, partial: Path) -> int:
+        assert self.free.wait(20)
+        if self.fails:
+            self.fails -= 1
+            raise OSError(5, "Input/output error")
+        return self._take(partial)
+
+
+def test_a_home_that_hangs_does_not_hold_up_training_and_its_point_is_evaluated_when_it_answers(
+    trainer: Trainer, prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = trainer.start()
+    home, started = SlowHome(dispatcher, monkeypatch), time.monotonic()
+    done = dispatcher.on_step(10)
+    assert time.monotonic() - started < 2 * bounded.WAIT_S + PROMPT_S
+    assert done is not None
+    assert (done.skipped, prefect.runs, len(trainer.staged)) == (None, [], 1)
+    assert not dispatcher.drain(0.05)
+    home.free.set()
+    until(lambda: prefect.runs and trainer.outbox == [])
+    assert [run.state["name"] for run in prefect.runs] == ["Scheduled"]
+    records.commit(trainer.store, report_at(10))
+    assert dispatcher.drain(5)
+
+
+def test_a_home_that_hangs_and_then_fails_ends_in_a_skipped_point(
+    trainer: Trainer, prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dispatcher = trainer.start()
+    home = SlowHome(dispatcher, monkeypatch)
+    dispatcher.on_step(10)
+    home.fails = 9
+    home.free.set()
+    until(lambda: prefect.runs)
+    assert dispatcher.drain(5)
+    assert [(run.body["name"], run.state["name"]) for run in prefect.runs] == [("run · step 000010", "Skipped")]
+    (record,) = dispatcher.records
+    assert isinstance(record, SkippedPoint)
+    assert "Input/output error" in record.message
+    assert (trainer.staged, trainer.outbox) == ([], [])
 
 
 def test_an_interrupt_of_the_user_passes_through(trainer: Trainer) -> None:

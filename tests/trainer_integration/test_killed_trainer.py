@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import subprocess
 import sys
@@ -13,7 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
+from flows.deliver import deliver_and_tell
 from infra import records
 from infra.config import Settings
 from infra.model import EvalPoint, SkippedPoint
@@ -148,6 +151,37 @@ def test_an_intent_that_can_not_be_read_is_set_aside(trainer: Trainer) -> None:
     (outbox.folder / "1.intent").write_text("half of a rec")
     trainer.start()
     until(lambda: trainer.outbox == [".unreadable"])
+
+
+def test_one_odd_intent_does_not_stop_the_settling_of_the_others(
+    trainer: Trainer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    outbox = Outbox(tmp_path / "outbox")
+    (outbox.folder / "0.intent").mkdir()
+    Intent(outbox, skip_delivery(trainer)).given_up()
+    (outbox.folder / "00.intent").write_bytes(b"\xff\n")
+    assert [left.skip for left in settle_left(outbox)] == [SKIPPED]
+    assert settle_left(outbox) == []
+    assert caplog.text.count("0.intent: what a dead trainer left can't be settled: IsADirectoryError") == 1
+    assert (outbox.folder / "00.unreadable").exists()
+
+
+def test_the_point_of_an_intent_that_can_not_be_read_is_skipped_if_it_can_be_made_out(tmp_path: Path) -> None:
+    outbox = Outbox(tmp_path / "outbox")
+    line = Delivery.of(request(), DEPLOYMENT, SKIPPED).model_dump_json().replace('"name":"run', '"title":"run')
+    (outbox.folder / "1.intent").write_text(f"{line}\n")
+    (settled,) = settle_left(outbox)
+    assert settled.skip is not None
+    assert (settled.skip.reason, [file for file, _ in outbox.pending()]) == ("crashed", [outbox.folder / "1.json"])
+
+
+def test_pinpoint_deliver_names_what_can_not_be_read_and_fails(trainer: Trainer) -> None:
+    outbox, said = Outbox(trainer.settings.home / "outbox"), io.StringIO()
+    (outbox.folder / "1.json").touch()
+    assert deliver_and_tell(trainer.settings, 1.0, Console(file=said)) is False
+    assert f"can't be read: {outbox.folder / '1.unreadable'}" in said.getvalue()
+    (outbox.folder / "1.unreadable").unlink()
+    assert deliver_and_tell(trainer.settings, 1.0, Console(file=said)) is True
 
 
 def test_an_interrupted_export_is_a_skipped_point_too_while_the_process_goes_on(trainer: Trainer) -> None:

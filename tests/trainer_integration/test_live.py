@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,11 +25,13 @@ from tests.infra.examples import REPORT, dataset
 from tests.services.ports import free_port
 from tests.trainer_integration.conftest import SUITE, until
 from trainer_integration import attempts, exchange
+from trainer_integration.deliver import deliver_left
 from trainer_integration.exchange import GivenUp, Heard, Patience
 from trainer_integration.live import LiveEvaluator, LiveResult, LiveSettings
 from trainer_integration.pause_gate import PauseGate
 from trainer_integration.remote_gate import RemoteGate
 
+ROOT = Path(__file__).parents[2]
 ENGINES = ("http://127.0.0.1:30000", "http://127.0.0.1:30001")
 PATIENCE = {"silence_s": 0.6, "start_timeout_s": 0.6, "settle_s": 0.2, "deadline_s": 5.0}
 
@@ -329,3 +333,48 @@ def test_when_it_gives_up(heard: dict[str, Any], reason: str | None) -> None:
     known = Heard(**{"since": 99.0, "prefect_at": 99.0, "store_at": 99.0, "state": "RUNNING", **heard})
     verdict = known.verdict(100.0, Patience(deadline_s=300.0, start_timeout_s=60.0, silence_s=20.0))
     assert (verdict.reason if isinstance(verdict, GivenUp) else None) == reason
+
+
+@pytest.mark.slow
+def test_a_driver_that_is_killed_while_it_waits_for_submissions_leaves_a_skipped_point(driver: Driver) -> None:
+    home = driver.settings.home
+    command = [sys.executable, "-m", "tests.services.dying_driver", str(home), driver.prefect.api_url]
+    assert subprocess.run(command, cwd=ROOT, timeout=60, check=False).returncode == -9
+    assert driver.prefect.runs == []
+    (settled,) = deliver_left(driver.settings, 10.0).settled
+    skip = driver.recorded(40)
+    assert isinstance(skip, SkippedPoint)
+    assert (settled.skip, skip.reason) == (skip, "crashed")
+    assert "the driver ended before it had asked for the evaluation" in skip.message
+    assert driver.prefect.names == ["run · step 000040"]
+
+
+def test_an_intent_of_a_live_point_is_there_until_it_has_its_flow_run(driver: Driver) -> None:
+    folder, seen = driver.settings.home / "outbox-live", list[bool]()
+
+    class Watched(PauseGate):
+        def unfinished(self, wait_s: float = 0.0) -> int:
+            seen.append(bool(list(folder.glob("*.intent"))))
+            return 0
+
+    def act() -> None:
+        until(lambda: not list(folder.glob("*.intent")))
+        driver.report()
+
+    driver.flow(act)
+    result = driver.start(Watched()).evaluate_live(40)
+    assert result is not None
+    assert isinstance(result.record, EvalReport)
+    assert set(seen) == {True}
+
+
+def test_a_skip_that_can_not_be_written_is_recorded_all_the_same(driver: Driver) -> None:
+    evaluator = driver.start()
+    folder = driver.settings.home / "outbox-live"
+    folder.rmdir()
+    folder.write_text("a file in the way")
+    driver.prefect.failing = 503
+    skip = skip_of(evaluator.evaluate_live(40))
+    assert driver.recorded(40) == skip
+    driver.prefect.failing = None
+    until(lambda: driver.prefect.runs)

@@ -7,6 +7,7 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,11 @@ import pytest
 
 from infra.config import Settings
 from infra.errors import ConfigError, StoreError
+from infra.model import EvalPoint
 from tests.services.ports import free_port
 from tests.services.ranks import on_ranks
 from tests.trainer_integration.conftest import SUITE
+from trainer_integration.desk import Admission
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
 from trainer_integration.sharded.ranks import Ranks
 
@@ -106,6 +109,10 @@ def dispatcher_of(home: Path, *, timeout_s: float = T_S, **changes: Any) -> Eval
     return EvalDispatcher(dispatch, settings(home), lambda folder: None, ranks=ranks)
 
 
+def no_thread(*_: object) -> EvalPoint:
+    raise RuntimeError("can't start new thread")
+
+
 def troubled(rank: int, home: Path, trouble: str) -> tuple[list[str | None], bool]:
     """What the first rank said of the points during and after `trouble`, and whether it was said within seconds."""
     started, said = time.monotonic(), list[str | None]()
@@ -123,6 +130,13 @@ def troubled(rank: int, home: Path, trouble: str) -> tuple[list[str | None], boo
         with outbox_unwritable(home, rank):
             done = dispatcher.on_step(10)
         said.append("none" if done is None else done.skipped)
+    elif trouble == "nothing decided":
+        if rank == 0:
+            point_of, dispatcher.desk.point_of = dispatcher.desk.point_of, no_thread  # type: ignore[method-assign,assignment]
+        done = dispatcher.on_step(10)
+        if rank == 0:
+            dispatcher.desk.point_of = point_of  # type: ignore[method-assign]
+        said.append("none" if done is None else done.skipped)
     elif trouble == "odd step":
         odd: Any = 10.5
         said.append("none" if dispatcher.evaluate(odd) is dispatcher.on_step(-3) is None else "a point")
@@ -133,12 +147,49 @@ def troubled(rank: int, home: Path, trouble: str) -> tuple[list[str | None], boo
 
 
 @pytest.mark.parametrize(
-    ("trouble", "said"), [("outbox unwritable", "none"), ("home unusable", "refused: True"), ("odd step", "none")]
+    ("trouble", "said", "elsewhere"),
+    [
+        ("outbox unwritable", "crashed", "none"),
+        ("home unusable", "refused: True", "refused: True"),
+        ("nothing decided", "none", "none"),
+        ("odd step", "none", "none"),
+    ],
 )
-def test_trouble_of_rank_0_keeps_no_rank_waiting_and_the_next_point_is_made(tmp_path: Path, trouble: str, said: str) -> None:
+def test_trouble_of_rank_0_keeps_no_rank_waiting_and_the_next_point_is_made(
+    tmp_path: Path, trouble: str, said: str, elsewhere: str
+) -> None:
     first, second = on_ranks(2, troubled, tmp_path, trouble, timeout_s=90)
     assert first == ([said, "10 None"], True)
-    assert second == ([said, None], True)
+    assert second == ([elsewhere, None], True)
+
+
+def on_nodes_of_their_own(rank: int, home: Path) -> list[str]:
+    """What is staged on this rank's node after rank 0 could not submit it."""
+    export = Parts(Ranks.of_job())
+    dispatch = DispatchSettings(run="run", suite=SUITE, every=10)
+    dispatcher = EvalDispatcher(dispatch, settings(home), export)
+    own = home / f"node-{rank}"
+
+    def staged(folder: Path) -> None:
+        export(own)
+
+    dispatcher.export = staged
+    if rank == 0:
+        dispatcher.desk.submit = no_thread  # type: ignore[assignment,method-assign]
+    told = dispatcher._told
+
+    def of_this_node(value: Any) -> Any:
+        found = told(value)
+        return replace(found, folder=own) if isinstance(found, Admission) else found
+
+    dispatcher._told = of_this_node  # type: ignore[method-assign]
+    dispatcher.on_step(10)
+    dispatcher.close()
+    return [str(export.calls), *(file.name for file in own.glob("*"))]
+
+
+def test_every_rank_frees_its_own_part_of_what_was_not_submitted(tmp_path: Path) -> None:
+    assert on_ranks(2, on_nodes_of_their_own, tmp_path, timeout_s=90) == [["1"], ["1"]]
 
 
 def pressed(rank: int, home: Path) -> list[str | None]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -76,6 +77,38 @@ def test_a_file_that_cannot_be_read_is_set_aside_and_does_not_block_the_others(o
     assert steps(outbox) == [10]
     assert bad.with_suffix(".unreadable").read_bytes() == content
     assert len(outbox) == 1
+
+
+def test_a_file_that_is_set_aside_is_named_in_the_log_and_by_whoever_delivers(
+    outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    (outbox.folder / "0.json").write_bytes(b"")
+    assert steps(outbox) == []
+    assert "0.json can't be read and is kept as .unreadable, a point may be lost" in caplog.text
+    assert outbox.unread() == [outbox.folder / "0.unreadable"]
+
+
+def test_the_point_of_a_file_that_is_no_delivery_is_skipped_as_crashed_if_it_can_be_made_out(
+    outbox: Outbox, caplog: pytest.LogCaptureFixture
+) -> None:
+    written = json.loads(delivery().model_dump_json())
+    del written["name"]
+    (outbox.folder / "0.json").write_text(json.dumps(written))
+    for _ in range(2):  # what is found at once stays
+        ((file, found),) = outbox.pending()
+        assert (file.name, found.idempotency_key) == ("0.json", delivery().idempotency_key)
+        assert found.skip is not None
+        assert (found.skip.reason, found.skip.point.step, "0.json" in found.skip.message) == ("crashed", 10, True)
+    assert json.loads((outbox.folder / "0.unreadable").read_text()) == written
+    assert "its point is skipped as crashed" in caplog.text
+
+
+def test_a_file_of_a_newer_version_is_left_for_it_and_said_once(outbox: Outbox, caplog: pytest.LogCaptureFixture) -> None:
+    newer = outbox.folder / "0.json"
+    newer.write_text(json.dumps(json.loads(delivery().model_dump_json()) | {"priority": 1}))
+    assert steps(outbox) == steps(outbox) == []
+    assert (newer.exists(), outbox.unread()) == (True, [newer])
+    assert caplog.text.count("a newer version of Pinpoint wrote it") == 1
 
 
 def test_a_file_that_another_process_has_delivered_meanwhile_is_passed_over(outbox: Outbox) -> None:

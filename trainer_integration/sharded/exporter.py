@@ -94,7 +94,7 @@ class StagedExporter:
         return str(self.ranks.broadcast(text))
 
     def _spare(self, plan: Plan) -> Spare | None:
-        """What is to be filled again is settled when all ranks return."""
+        """What is to be filled again is settled when all ranks return; where nothing can be, the export goes on without."""
         if self._spare_folder is None:
             return None
         spare = self.ranks.together(partial(self._own_spare, self._spare_folder, plan))

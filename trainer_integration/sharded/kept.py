@@ -11,23 +11,29 @@ from trainer_integration.sharded.sinks import Descriptor, Mapped, Sink, on_tmpfs
 
 
 class KeptFile:
-    """`filled` says that an export that succeeded wrote all of it: each page exists, and it can be mapped."""
+    """`filled` says that an export that succeeded wrote all of it: each page exists, and it can be mapped.
 
-    def __init__(self, descriptor: int) -> None:
-        self.descriptor, self.inode = descriptor, os.fstat(descriptor).st_ino
+    A mapping keeps a descriptor of its own. What is `borrowed` is neither lent on nor leased, and needs no other then.
+    """
+
+    def __init__(self, descriptor: int, *, borrowed: bool = False) -> None:
+        self.descriptor, self.inode, self.borrowed = descriptor, os.fstat(descriptor).st_ino, borrowed
         self.filled = False
         self.mapped: Mapped | None = None
 
     def sink(self) -> Sink:
         if self.mapped is None and self.filled and on_tmpfs(self.descriptor):
             self.mapped = Mapped(self.descriptor)
+            if self.borrowed:
+                os.close(self.descriptor)
         return self.mapped or Descriptor(self.descriptor)
 
     def close(self) -> None:
         if self.mapped is not None:
             with suppress(BufferError):  # a forked child of a process that was writing
                 self.mapped.close()
-        os.close(self.descriptor)
+        if self.mapped is None or not self.borrowed:
+            os.close(self.descriptor)
 
 
 class KeptFiles:
@@ -45,10 +51,10 @@ class KeptFiles:
         file = self._files.get(name)
         return file if file is not None and file.inode == inode else None
 
-    def put(self, name: str, descriptor: int) -> KeptFile:
+    def put(self, name: str, descriptor: int, *, borrowed: bool = False) -> KeptFile:
         """Instead of what had the name. The descriptor belongs to this from now on."""
         self.drop(name)
-        self._files[name] = file = KeptFile(descriptor)
+        self._files[name] = file = KeptFile(descriptor, borrowed=borrowed)
         return file
 
     def drop(self, name: str) -> None:

@@ -9,12 +9,14 @@ from __future__ import annotations
 import os
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SOCKET = ".descriptors"
-WAIT_S = 5.0
+WAIT_S = 0.5  # of a training step
+PAUSE_S = 0.1
 
 
 class Lender:
@@ -45,19 +47,25 @@ class Lender:
 
 
 def _serve(listener: socket.socket, lent: Callable[[str], int | None]) -> None:
-    while True:
+    with listener:  # whoever asks when this has ended is refused at once
+        while listener.fileno() != -1:
+            try:
+                connection, _ = listener.accept()
+            except OSError:  # closed, or too many descriptors are open just now
+                time.sleep(PAUSE_S)
+                continue
+            with connection, suppress(OSError):
+                _answer(connection, lent)
+
+
+def _answer(connection: socket.socket, lent: Callable[[str], int | None]) -> None:
+    connection.settimeout(WAIT_S)
+    descriptor = lent(connection.recv(4096).decode(errors="replace"))
+    if descriptor is not None:
         try:
-            connection, _ = listener.accept()
-        except OSError:
-            return
-        with connection, suppress(OSError):
-            connection.settimeout(WAIT_S)
-            descriptor = lent(connection.recv(4096).decode(errors="replace"))
-            if descriptor is not None:
-                try:
-                    socket.send_fds(connection, [b"."], [descriptor])
-                finally:
-                    os.close(descriptor)
+            socket.send_fds(connection, [b"."], [descriptor])
+        finally:
+            os.close(descriptor)
 
 
 def borrowed(folder: Path, name: str) -> int | None:

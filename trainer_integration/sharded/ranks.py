@@ -1,7 +1,8 @@
 """What goes wrong on one rank is raised on all of them, at once: no rank waits for one that has given up.
 
 Errors are exchanged over a gloo group of its own, so that neither a busy accelerator nor the trainer's own collectives are
-in the way. A rank whose *process* dies is gloo's to notice, from the dropped connection.
+in the way. A rank whose *process* dies is gloo's to notice, from the dropped connection; not all ranks have one to it, so
+whoever notices leaves the group, which drops those to the others.
 """
 
 from __future__ import annotations
@@ -9,21 +10,22 @@ from __future__ import annotations
 import datetime
 import logging
 import socket
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from infra.errors import StagingFailed
+from infra.errors import ExportFailed, StagingFailed
 
 logger = logging.getLogger(__name__)
 Result = TypeVar("Result")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(eq=False, slots=True, kw_only=True)
 class Ranks:
     """The processes of a training job. `group` is the one for data, None for all; `control` that for errors.
 
-    Ranks with the same `node` share the staging area.
+    Ranks with the same `node` share the staging area. They are `lost` when one of them died: none waits for another again.
     """
 
     rank: int
@@ -31,6 +33,7 @@ class Ranks:
     node: str
     group: Any = None
     control: Any = None
+    lost: bool = False
 
     @classmethod
     def of_job(cls, *, node: str | None = None, timeout: datetime.timedelta | None = None) -> Ranks:
@@ -49,13 +52,13 @@ class Ranks:
         return cls(rank=0, count=1, node=socket.gethostname())
 
     def exchange(self, value: Any) -> list[Any]:
-        """Every rank's value, in order of rank. Collective."""
+        """Every rank's value, in order of rank. Collective. Raises ExportFailed if the ranks are lost."""
         if self.count == 1:
             return [value]
         import torch.distributed as dist
 
         values: list[Any] = [None] * self.count
-        dist.all_gather_object(values, value, group=self.control)
+        self._over_control(lambda: dist.all_gather_object(values, value, group=self.control))
         return values
 
     def broadcast(self, value: Any) -> Any:
@@ -85,8 +88,28 @@ class Ranks:
         import torch.distributed as dist
 
         flag = torch.tensor([int(value)], dtype=torch.int32)
-        dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.control)
+        self._over_control(lambda: dist.all_reduce(flag, op=dist.ReduceOp.MAX, group=self.control))
         return bool(flag.item())
+
+    def _over_control(self, collective: Callable[[], object]) -> None:
+        if self.lost:
+            raise ExportFailed("a rank of the job died, or did not answer in time: the others export nothing any more")
+        try:
+            collective()
+        except RuntimeError as error:
+            traceback.clear_frames(error.__traceback__)  # they have the group, too: its connections end with the last who has
+            self._leave()
+            raise
+
+    def _leave(self) -> None:
+        import torch.distributed as dist
+
+        control, self.control, self.lost = self.control, None, True
+        try:
+            if control is not None:
+                dist.destroy_process_group(control)
+        except (RuntimeError, ValueError):
+            logger.debug("pinpoint: rank %d could not end its control group", self.rank, exc_info=True)
 
 
 def _summary(errors: dict[int, str]) -> str:

@@ -120,9 +120,7 @@ class Staging:
     def _create(self, name: str, content: bytes, n_bytes: int, spare: Spare | None = None) -> None:
         """A new file that begins with `content`, the rest of it a hole, or one of `spare` to be filled again."""
         path = self.folder / name
-        again = spare is not None and name in spare.free_names
-        if spare is not None and again:
-            os.link(spare.folder / name, path)
+        again = spare is not None and spare.named(name, path)
         descriptor = os.open(path, os.O_RDWR | (0 if again else os.O_CREAT | os.O_EXCL), 0o644)
         self.made.append(path)
         try:
