@@ -62,7 +62,8 @@ def test_every_response_carried_exactly_the_version_of_its_point(demo: Demo) -> 
     assert len(tokens) == 2
     for report in demo.reports():
         for dataset in DATASETS:
-            assert [sample["weight_versions"] for sample in demo.samples(report, dataset)] == [[report.weight_version]] * 24
+            versions = [sample["weight_versions"] for sample in demo.samples(report, dataset)]
+            assert versions == [(report.weight_version,)] * 24
         assert all(result.weight_version_mean == report.point.step for result in report.results)
         assert all(result.mixed_version_ratio == 0 for result in report.results)
 
