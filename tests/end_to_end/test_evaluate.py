@@ -43,6 +43,23 @@ def suite(tmp_path: Path) -> Path:
     return tmp_path / "suite.yaml"
 
 
+def known_to_transformers(folder: Path) -> float:
+    """The share of capitals that an independent greedy pass of transformers gets right."""
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModelForCausalLM.from_pretrained(folder)
+    right = 0
+    for land, city in CAPITALS:
+        asked = [{"role": "user", "content": f"What is the capital of {land}?"}]
+        prompt = tokenizer.apply_chat_template(asked, tokenize=False, add_generation_prompt=True)
+        inputs = tokenizer(prompt, return_tensors="pt", add_special_tokens=False)
+        with torch.inference_mode():
+            output = model.generate(**inputs, max_new_tokens=24, do_sample=False)
+        right += city.casefold() in tokenizer.decode(output[0, inputs["input_ids"].shape[1] :]).casefold()
+    return right / len(CAPITALS)
+
+
 def test_a_real_language_model_is_evaluated_through_the_same_flow(services: RunningStack, smollm2: Path, suite: Path) -> None:
     before = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in smollm2.iterdir()}
     url = services.file_url("store-smollm2")
@@ -57,7 +74,9 @@ def test_a_real_language_model_is_evaluated_through_the_same_flow(services: Runn
     assert {proof.level for proof in report.proofs} == {ProofLevel.CONTENT}
     capitals = next(result for result in report.results if result.dataset == "capitals")
     assert capitals.score is not None
-    assert capitals.score.mean >= 0.75
+    # How many it knows depends on the processor: its logits are near ties. In bfloat16 and another batch one may fall otherwise.
+    assert capitals.score.mean == pytest.approx(known_to_transformers(smollm2), abs=1 / len(CAPITALS))
+    assert capitals.score.mean > 0
     assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in smollm2.iterdir()} == before
     assert Store(url).list("snapshots") == {}
 
