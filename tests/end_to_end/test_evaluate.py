@@ -74,7 +74,7 @@ def test_a_real_language_model_is_evaluated_through_the_same_flow(services: Runn
     assert {proof.level for proof in report.proofs} == {ProofLevel.CONTENT}
     capitals = next(result for result in report.results if result.dataset == "capitals")
     assert capitals.score is not None
-    # How many it knows depends on the processor: its logits are near ties. In bfloat16 and another batch one may fall otherwise.
+    # How many it knows depends on the processor, since its logits are near ties; in another batch one may fall otherwise.
     assert capitals.score.mean == pytest.approx(known_to_transformers(smollm2), abs=1 / len(CAPITALS))
     assert capitals.score.mean > 0
     assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in smollm2.iterdir()} == before
