@@ -7,7 +7,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import httpx
 import psutil
 import pytest
 
@@ -59,12 +58,11 @@ class Saved:
 
     def trigger(self, **changes: Any) -> str:
         """Runs the deployment to its end; gives the line that the flow logged."""
-        api = self.services.stack.prefect_api_url
-        deployment = httpx.get(f"{api}/deployments/name/reevaluate_saved/pinpoint", timeout=30).json()["id"]
+        deployment = self.services.asked("GET", "/deployments/name/reevaluate_saved/pinpoint").json()["id"]
         made = self.services.post(f"/deployments/{deployment}/create_flow_run", {"parameters": self.parameters(**changes)})
 
         def state() -> str:
-            return str(httpx.get(f"{api}/flow_runs/{made['id']}", timeout=30).json()["state"]["type"])
+            return str(self.services.asked("GET", f"/flow_runs/{made['id']}").json()["state"]["type"])
 
         wait_until(lambda: state() in ("COMPLETED", "FAILED", "CRASHED"), 240)
         assert state() == "COMPLETED"

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from typing import Any
 
-import httpx
-
 from tests.services.stack import RunningStack
 
 REGISTER = "import asyncio; from flows.serve import reevaluation; asyncio.run(reevaluation()).apply()"
@@ -19,7 +17,7 @@ def test_a_resumed_schedule_and_parameters_survive_the_next_start_of_the_runner(
     api = services.stack.prefect_api_url
 
     def deployment() -> dict[str, Any]:
-        return dict(httpx.get(f"{api}/deployments/name/{NAME}", timeout=30).json())
+        return dict(services.asked("GET", f"/deployments/name/{NAME}").json())
 
     def active() -> dict[str, bool]:
         return {schedule["slug"]: schedule["active"] for schedule in deployment()["schedules"]}
@@ -28,17 +26,13 @@ def test_a_resumed_schedule_and_parameters_survive_the_next_start_of_the_runner(
     assert active() == {"nightly": False, "every-quarter-of-an-hour": False}
     try:
         parameters = {"roots": ["/runs/mine"], "suite": "nightly.yaml"}
-        change(f"{api}/deployments/{first['id']}", {"parameters": parameters})
+        services.asked("PATCH", f"/deployments/{first['id']}", {"parameters": parameters})
         nightly = next(schedule for schedule in first["schedules"] if schedule["slug"] == "nightly")
-        change(f"{api}/deployments/{first['id']}/schedules/{nightly['id']}", {"active": True})
+        services.asked("PATCH", f"/deployments/{first['id']}/schedules/{nightly['id']}", {"active": True})
         assert active() == {"nightly": True, "every-quarter-of-an-hour": False}
         subprocess.run([sys.executable, "-c", REGISTER], check=True, timeout=120, env={**os.environ, "PREFECT_API_URL": api})
         assert active() == {"nightly": True, "every-quarter-of-an-hour": False}
         assert deployment()["parameters"] == parameters
     finally:
         for schedule in deployment()["schedules"]:
-            change(f"{api}/deployments/{first['id']}/schedules/{schedule['id']}", {"active": False})
-
-
-def change(url: str, body: dict[str, Any]) -> None:
-    httpx.patch(url, json=body, timeout=30).raise_for_status()
+            services.asked("PATCH", f"/deployments/{first['id']}/schedules/{schedule['id']}", {"active": False})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -21,6 +22,8 @@ from tests.services.ports import free_port
 from tests.services.s3 import S3Server, s3_server
 
 FLEET = FleetSpec(name="test", num_engines=2, cpus_per_engine=0.5, idle_timeout_s=300)
+
+PATIENCE = 60
 
 
 @dataclass(frozen=True)
@@ -47,9 +50,16 @@ class RunningStack:
         return sorted(answer.json(), key=lambda flow_run: str(flow_run["name"]))
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
-        answer = httpx.post(f"{self.stack.prefect_api_url}{path}", json=body, timeout=30)
-        answer.raise_for_status()
-        return answer.json()
+        return self.asked("POST", path, body).json()
+
+    def asked(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
+        """Of the Prefect API; patient with the 503 that it gives while SQLite is locked, as trainers are."""
+        for _ in range(PATIENCE):
+            answer = httpx.request(method, f"{self.stack.prefect_api_url}{path}", json=body, timeout=30)
+            if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
+                break
+            time.sleep(0.5)
+        return answer.raise_for_status()
 
 
 @contextmanager
