@@ -71,7 +71,9 @@ def test_it_works_in_both_pause_modes_with_an_update_right_before_and_right_afte
     producer = FillingProducer(gate, engine)
     with ThreadPoolExecutor(1) as pool, producer.running(2), live.evaluator(gate) as evaluator:
         long = long_submission(gate, engine, pool)
-        wait_until(lambda: len(producer.answers) > 4)
+        wait_until(lambda: running(engine) > 2)  # the long one beside the producer's two
+        count = len(producer.answers)
+        wait_until(lambda: len(producer.answers) > count + 4)
         update(engine, second, "40", mode)
         result = evaluator.evaluate_live(40)
         update(engine, first, "41", mode)
@@ -88,6 +90,11 @@ def test_it_works_in_both_pause_modes_with_an_update_right_before_and_right_afte
     assert (producer.failures, producer.finishes()) == ([], {"length"}), "nothing of the producer was aborted"
     assert {"39", "41"} <= producer.versions()
     assert responses(live, result.record) == fresh_responses(engine, second, prompts)
+
+
+def running(engine: RunningEngine) -> int:
+    """Requests that the engine generates for, and does not keep waiting."""
+    return sum(int(rank["num_running_reqs"]) for rank in engine.get("/v1/loads?include=core").json()["loads"])
 
 
 def responses(live: LiveRun, report: EvalReport) -> list[str]:
