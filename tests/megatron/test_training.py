@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import pickle
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +16,26 @@ from infra.validation.examination import validate_checkpoint
 from infra.validation.readers import LocalFolder
 from tests.fakes.prefect_server import FakePrefect
 from tests.megatron.cases import loaded_logits
-from tests.megatron.training import FAILS_AT, STEPS, trained
-from tests.services.ranks import on_ranks
+from tests.megatron.training import FAILS_AT, STEPS
+from tests.services.ports import free_port
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module", params=[2, 4], ids="{} ranks".format)
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Any], dict[int, Any]]:
-    """What each rank said, and the flow runs by step; tensor parallel by two, the rest data parallel."""
+    """What each rank said, and the flow runs by step; torchrun starts them, tensor parallel by two, the rest data parallel."""
+    home = tmp_path_factory.mktemp("job")
+    torchrun = (sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(request.param))
     with FakePrefect() as prefect:
-        said = on_ranks(request.param, trained, str(tmp_path_factory.mktemp("job")), prefect.api_url, 2)
+        job = ("--master-port", str(free_port()), "-m", "tests.services.megatron_trainer", str(home), prefect.api_url, "2")
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+        ended = subprocess.run(
+            (*torchrun, *job), cwd=ROOT, env=environment, timeout=400, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stderr[-3000:]
+        said = [pickle.loads((home / f"said-{rank}.pickle").read_bytes()) for rank in range(request.param)]
         return said, {run.body["parameters"]["request"]["point"]["step"]: run for run in prefect.runs}
 
 
