@@ -36,7 +36,7 @@ def cluster(services: RunningStack) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def training(services: RunningStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     """One run, on one fleet: the point after a kill is that of the next test, or of the same."""
-    fleet = FLEET.model_copy(update={"name": "kills", "hang_timeout_s": 4.0, "lease_ttl_s": 10.0})
+    fleet = FLEET.model_copy(update={"name": "kills", "cpus_per_engine": 0.25, "hang_timeout_s": 4.0, "lease_ttl_s": 10.0})
     with Training(services, "kills", fleet, tmp_path_factory.mktemp("kills")) as made:
         yield made
     with suppress(ConfigError):  # there is none if a test has failed in between
@@ -105,7 +105,8 @@ async def test_a_killed_warden_or_a_fleet_stopped_by_force_costs_the_point_which
 
 @pytest.fixture
 def fleet(request: pytest.FixtureRequest) -> FleetSpec:
-    return FLEET.model_copy(update={"name": run_name(request)})
+    """Small enough to be placed beside the fleets that other tests keep warm."""
+    return FLEET.model_copy(update={"name": run_name(request), "cpus_per_engine": 0.1})
 
 
 async def test_an_engine_killed_while_it_loads_is_replaced_and_pinned(fleet: FleetSpec, tmp_path: Path) -> None:
