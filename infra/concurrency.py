@@ -30,8 +30,9 @@ async def settle_all(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     finally:
         for task in tasks:
             task.cancel()
-        with anyio.CancelScope(shield=True):
-            await asyncio.gather(*tasks, return_exceptions=True)
+        if tasks:
+            with anyio.CancelScope(shield=True):
+                await asyncio.wait(tasks)
     return [task.result() for task in tasks]
 
 

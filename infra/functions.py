@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 import importlib
 import importlib.util
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,3 +36,14 @@ def source_of(name: str, what: str) -> Path:
     if found is None or found.origin is None or not Path(found.origin).is_file():
         raise ConfigError(f"{what} {name}: there is no module {module}; it must be importable where flows run")
     return Path(found.origin)
+
+
+def parameters_of(function: Callable[..., Any], given: Sequence[str], what: str, name: str) -> list[str]:
+    """Which of what is `given` by name it asks for. Raises ConfigError for a parameter that nobody gives."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(each.kind is each.VAR_KEYWORD for each in parameters):
+        return list(given)
+    for each in parameters:
+        if each.name not in given and each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
+            raise ConfigError(f"{what} {name} has a parameter {each.name!r}; a {what} is given {', '.join(given)}, by name")
+    return [each.name for each in parameters if each.name in given]

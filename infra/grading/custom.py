@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from infra.errors import ConfigError
-from infra.functions import function_of
+from infra.functions import function_of, parameters_of
 from infra.grading.scoring import Score
 from infra.model import DatasetSpec, Problem
 from infra.model.graders import CustomGrader
@@ -18,7 +17,7 @@ GIVEN = ("prompt", "response", "answer", "row")
 def custom(settings: CustomGrader, spec: DatasetSpec) -> Score:
     """Raises ConfigError for a function that is not there, or asks for what a grader is not given."""
     function = function_of(settings.function, "grader")
-    wanted = _wanted(function, settings.function)
+    wanted = parameters_of(function, GIVEN, "grader", settings.function)
 
     def score(problem: Problem, answer: str) -> float | None:
         given = {"prompt": problem.prompt, "response": answer, "answer": problem.answer, "row": problem.entry}
@@ -43,16 +42,6 @@ def reward_in(result: Any, key: str) -> float | None:
     if not hasattr(result, "__float__"):
         raise TypeError(f"a grade is a number, a bool, or a mapping with {key!r}, not {type(result).__name__}: {result!r:.80}")
     return float(result)
-
-
-def _wanted(function: Callable[..., Any], name: str) -> list[str]:
-    parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return list(GIVEN)
-    for each in parameters:
-        if each.name not in GIVEN and each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
-            raise ConfigError(f"grader {name} has a parameter {each.name!r}; a grader is given {', '.join(GIVEN)}, by name")
-    return [each.name for each in parameters if each.name in GIVEN]
 
 
 async def _awaited(result: Any) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 
 from infra.engines.client import Generation
 from infra.errors import ConfigError, EngineError, PinViolation
-from infra.functions import function_of
+from infra.functions import function_of, parameters_of
 from infra.model import Problem, Sampling
 from infra.prompts import Render
 
@@ -58,7 +58,7 @@ class CustomGenerate:
         self._function: Callable[..., Awaitable[Any]] = function_of(name, "generate")
         if not inspect.iscoroutinefunction(self._function):
             raise ConfigError(f"generate {name} must be an async function")
-        self._wanted = _wanted(self._function, name)
+        self._wanted = parameters_of(self._function, GIVEN, "generate function", name)
 
     async def __call__(self, engine: PinnedEngine, problem: Problem, index: int) -> Generation:
         """Raises PinViolation if any turn was of another version, EngineError as the engine's, GenerateFailed."""
@@ -84,13 +84,3 @@ class CustomGenerate:
         versions = tuple(version for turn in engine.turns for version in turn.weight_versions)
         tokens = sum(turn.completion_tokens for turn in engine.turns)
         return replace(engine.turns[-1], text=text, weight_versions=versions, completion_tokens=tokens)
-
-
-def _wanted(function: Callable[..., Any], name: str) -> list[str]:
-    parameters = inspect.signature(function).parameters.values()
-    if any(each.kind is each.VAR_KEYWORD for each in parameters):
-        return list(GIVEN)
-    for each in parameters:
-        if each.name not in GIVEN and each.default is each.empty and each.kind is not each.VAR_POSITIONAL:
-            raise ConfigError(f"generate {name} has a parameter {each.name!r}; it is given {', '.join(GIVEN)}, by name")
-    return [each.name for each in parameters if each.name in GIVEN]
