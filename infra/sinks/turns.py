@@ -1,6 +1,8 @@
 """One projection of a run to a sink at a time, on whatever machine: each turn is an object that one process alone can create.
 
-A turn that nobody has renewed for `STALE_S`, by the store's clock, is over, however its process ended.
+A turn that nobody has renewed for `STALE_S`, by the store's clock, is over, however its process ended. Turns that are over
+stay for `KEPT` more: a folder's listing is not of one moment, so whoever took a turn on the word of an old one finds its number
+given away already.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ logger = logging.getLogger(__name__)
 RENEW_S = 10.0
 STALE_S = 60.0
 LOOK_S = 0.5
+KEPT = 16
 DONE = ".done"
 
 
@@ -52,7 +55,8 @@ def _take(store: Store, prefix: str) -> str:
             store.delete(f"{prefix}/{mine}")
             continue
         for name in names:
-            store.delete(f"{prefix}/{name}")
+            if _number(name) <= int(mine) - KEPT:
+                store.delete(f"{prefix}/{name}")
         return f"{prefix}/{mine}"
 
 
@@ -60,8 +64,12 @@ def _names(store: Store, prefix: str) -> set[str]:
     return {key.rpartition("/")[2] for key in store.list(prefix)}
 
 
+def _number(name: str) -> int:
+    return int(name.removesuffix(DONE))
+
+
 def _last(names: set[str]) -> str:
-    return max((name.removesuffix(DONE) for name in names), default="0" * 8)
+    return f"{max(map(_number, names), default=0):08d}"
 
 
 def _alive(store: Store, prefix: str, name: str) -> bool:

@@ -153,7 +153,7 @@ async def test_an_engine_whose_node_is_lost_is_missed_until_there_is_another_nod
     assert len(samples) == 20
     assert {sample.weight_versions for sample in samples} == {(pinned.token,)}
 
-    with pytest.raises((NoCapacity, FleetUnhealthy), match="not placed within 15 s|not ready"):
+    with pytest.raises((NoCapacity, FleetUnhealthy), match="the Ray cluster has 1|not placed within 15 s|not ready"):
         await leasing.acquire(fleet, snapshot, "second")
     cluster.add_node(num_cpus=1, num_gpus=1)
     cluster.wait_for_nodes()

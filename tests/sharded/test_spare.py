@@ -54,10 +54,13 @@ import os, time
 from pathlib import Path
 from trainer_integration.sharded.spare import Spare
 spare = Spare(Path({folder!r}), leads=True)
+forked, tell = os.pipe()
 child = os.fork()
 if child == 0:
+    os.write(tell, b".")  # what is done in a child has been done when fork returns there
     time.sleep(60)
     os._exit(0)
+os.read(forked, 1)
 print(child, spare.leads, flush=True)
 time.sleep(60)
 """
