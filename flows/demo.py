@@ -32,6 +32,7 @@ from infra.presentation import history_key
 from infra.processes import fated, stop
 from infra.records import commit, find, now
 from infra.store import Store
+from trainer_integration.prefect_api import authorization
 
 logger = logging.getLogger(__name__)
 
@@ -200,7 +201,9 @@ def history_url(stack: Stack, run: str) -> str:
     key = history_key(run)
     body = {"artifacts": {"key": {"any_": [key]}}}
     try:
-        found = httpx.post(f"{stack.prefect_api_url}/artifacts/latest/filter", json=body, timeout=10).json()
+        found = httpx.post(
+            f"{stack.prefect_api_url}/artifacts/latest/filter", json=body, timeout=10, headers=authorization()
+        ).json()
         return f"{stack.ui_url}/v2/artifacts/artifact/{found[0]['latest_id']}"
     except (httpx.HTTPError, ValueError, LookupError):
         return f"{stack.ui_url}/v2/artifacts/key/{key}"

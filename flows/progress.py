@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn
 from infra.model import EvalRequest
 from infra.presentation import plain
 from trainer_integration.outbox import DEPLOYMENT, Delivery
+from trainer_integration.prefect_api import authorization
 
 EVERY_S = 2.0
 TIMEOUT_S = 3.0
@@ -49,7 +50,7 @@ def progress_shown(request: EvalRequest, api_url: str, console: Console) -> Iter
 
 def _keep(request: EvalRequest, api_url: str, shown: Progress, ended: threading.Event) -> None:
     tasks: dict[str, TaskID] = {}
-    with httpx.Client(base_url=api_url.rstrip("/"), timeout=TIMEOUT_S) as api:
+    with httpx.Client(base_url=api_url.rstrip("/"), timeout=TIMEOUT_S, headers=authorization()) as api:
         while not ended.wait(EVERY_S):
             try:
                 bars = bars_of(request, api)

@@ -27,6 +27,7 @@ from infra.config import Settings
 from infra.errors import PortInUse, ServiceUnreachable
 from infra.fleet.lease import check_ray
 from infra.processes import start, stop
+from trainer_integration.prefect_api import authorization
 
 logger = logging.getLogger(__name__)
 HOST = "127.0.0.1"
@@ -87,13 +88,17 @@ def local_stack(settings: Settings, *, port: int | None = None, runner: bool = T
 
 
 def check_prefect(api_url: str) -> None:
-    """Raises ServiceUnreachable unless a Prefect API answers there now."""
+    """Raises ServiceUnreachable unless a Prefect API answers there now, and takes our credentials."""
+    remedy = "start it (`pinpoint up`), or correct PINPOINT_PREFECT_API_URL"
     try:
-        if httpx.get(f"{api_url}/health", timeout=PROBE_TIMEOUT_S).status_code == 200:
+        answer = httpx.get(f"{api_url}/admin/version", timeout=PROBE_TIMEOUT_S, headers=authorization())
+        if answer.status_code == httpx.codes.OK:
             return
+        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            remedy = f"it answers {answer.status_code}: set PREFECT_API_AUTH_STRING to the server's user:password"
     except httpx.HTTPError:
         pass
-    raise ServiceUnreachable("Prefect", api_url, "start it (`pinpoint up`), or correct PINPOINT_PREFECT_API_URL")
+    raise ServiceUnreachable("Prefect", api_url, remedy)
 
 
 @contextmanager
@@ -102,6 +107,8 @@ def _environment(settings: Settings, home: Path) -> Iterator[None]:
     before = dict(os.environ)
     os.environ.update(PREFECT_ENVIRONMENT, PINPOINT_HOME=str(home), PINPOINT_STAGING_DIR=str(settings.staging_dir))
     os.environ["PREFECT_HOME"] = str(home / "prefect")
+    if secret := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):  # of a server that is started here
+        os.environ.setdefault("PREFECT_API_AUTH_STRING", secret)
     if settings.sinks:
         os.environ["PINPOINT_SINKS"] = ",".join(settings.sinks)
     settings.export_s3()
@@ -172,7 +179,7 @@ def _runner(api: str, logs: Path) -> Iterator[None]:
 
 def _answers(url: str) -> bool:
     try:
-        return httpx.get(url, timeout=PROBE_TIMEOUT_S).status_code == 200
+        return httpx.get(url, timeout=PROBE_TIMEOUT_S, headers=authorization()).status_code == 200
     except httpx.HTTPError:
         return False
 

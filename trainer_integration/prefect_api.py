@@ -9,6 +9,7 @@ environment need not have it. Source: prefect 3.9 `server/api/deployments.py`, `
 
 from __future__ import annotations
 
+import base64
 import os
 from typing import Any
 
@@ -28,19 +29,21 @@ class PrefectRefused(Exception):
         super().__init__(f"Prefect answered {status}: {message[:500]}")
 
 
+def authorization() -> dict[str, str]:
+    """The header by which Prefect knows us, as its own client makes it of the same variables; empty if none is set."""
+    if auth := os.environ.get("PREFECT_API_AUTH_STRING"):
+        return {"Authorization": f"Basic {base64.b64encode(auth.encode()).decode()}"}
+    if key := os.environ.get("PREFECT_API_KEY"):
+        return {"Authorization": f"Bearer {key}"}
+    return {}
+
+
 class PrefectApi:
     """One server. Every method raises httpx.HTTPError when it is down, slow or failing, PrefectRefused when it says no."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
-        secret = os.environ.get("PREFECT_API_KEY")
-        auth = os.environ.get("PREFECT_API_AUTH_STRING")
-        self._client = httpx.Client(
-            base_url=self.url,
-            timeout=TIMEOUT,
-            headers={"Authorization": f"Bearer {secret}"} if secret else {},
-            auth=tuple(auth.split(":", 1)) if auth and ":" in auth else None,  # type: ignore[arg-type]
-        )
+        self._client = httpx.Client(base_url=self.url, timeout=TIMEOUT, headers=authorization())
         self._deployments: dict[str, str] = {}
 
     def create_flow_run(self, delivery: Delivery) -> str:

@@ -1,0 +1,121 @@
+"""Prefect on PostgreSQL, with authentication: points are evaluated as ever, nobody else is let in, no secret is written."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import httpx
+import pytest
+
+from flows.asked import submit_and_wait
+from flows.stack import Stack, stack_of
+from infra.config import load_settings
+from infra.model import DatasetSpec, EvalPoint, EvalReport, EvalRequest, Sampling, SkippedPoint, SnapshotSource, Suite
+from infra.records import find, now
+from infra.store import Store
+from tests.end_to_end.command import PINPOINT
+from tests.end_to_end.points import wait_until
+from tests.services.ports import free_port
+from tests.services.postgres import Postgres, postgres
+from tests.services.stack import FLEET
+from trainer_integration.outbox import DEPLOYMENT, Delivery
+from trainer_integration.prefect_api import PrefectApi, authorization
+
+SECRET = "admin:only for those who know"
+RUNS = "SELECT count(*) FROM flow_run WHERE name = {name!r} AND state_name = {state!r}"
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Postgres]:
+    with postgres() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def stack(database: Postgres) -> Iterator[Stack]:
+    before = dict(os.environ)
+    home = Path(tempfile.mkdtemp(prefix="pinpoint-test-"))
+    os.environ |= {
+        "PINPOINT_HOME": str(home),
+        "PINPOINT_STAGING_DIR": str(home / "staging"),
+        "PREFECT_SERVER_DATABASE_CONNECTION_URL": database.url,
+        "PREFECT_SERVER_API_AUTH_STRING": SECRET,
+    }
+    try:
+        with stack_of(load_settings(), port=free_port()) as running:
+            yield running
+    finally:
+        os.environ.clear()
+        os.environ |= before
+        shutil.rmtree(home, ignore_errors=True)
+
+
+def request_of(home: Path, model: Path, step: int) -> EvalRequest:
+    rows = home / "rows.jsonl"
+    rows.write_text("".join(f'{{"prompt": "{i:02d}+01=", "answer": "{i + 1}"}}\n' for i in range(8)))
+    dataset = DatasetSpec(name="rows", source=str(rows), sampling=Sampling(max_new_tokens=4))
+    return EvalRequest(
+        point=EvalPoint(run="on-postgres", step=step),
+        source=SnapshotSource(path=str(model), staged=False),
+        suite=Suite(name="suite", datasets=(dataset,)),
+        fleet=FLEET.model_copy(update={"name": "on-postgres", "num_engines": 1}),
+        store_url=load_settings().store,
+    )
+
+
+def in_database(database: Postgres, name: str, state: str) -> bool:
+    return database.asked(RUNS.format(name=name, state=state)) == "1"
+
+
+def test_a_point_is_evaluated_and_its_history_is_in_the_database(stack: Stack, database: Postgres, model: Path) -> None:
+    settings = load_settings()
+    request = request_of(settings.home, model, 20)
+    assert submit_and_wait(request, settings, stack.prefect_api_url)
+    assert isinstance(find(Store(settings.store), request.point, "suite"), EvalReport)
+    wait_until(lambda: in_database(database, request.point.name, "Completed"), 60)
+
+
+def test_a_skip_of_the_trainer_is_delivered_with_its_password(stack: Stack, database: Postgres, model: Path) -> None:
+    request = request_of(load_settings().home, model, 40)
+    skip = SkippedPoint(
+        point=request.point, suite="suite", reason="busy", message="two are in flight", export_time_seconds=0, finished_at=now()
+    )
+    with closing(PrefectApi(stack.prefect_api_url)) as api:
+        api.create_flow_run(Delivery.of(request, DEPLOYMENT, skip))
+    wait_until(lambda: in_database(database, request.point.name, "Skipped"), 60)
+
+
+def test_nobody_is_let_in_without_the_password(stack: Stack) -> None:
+    filter_url = f"{stack.prefect_api_url}/flow_runs/filter"
+    assert httpx.post(filter_url, json={}, timeout=30).status_code == httpx.codes.UNAUTHORIZED
+    wrong = {"Authorization": "Basic d3Jvbmc6d3Jvbmc="}
+    assert httpx.post(filter_url, json={}, timeout=30, headers=wrong).status_code == httpx.codes.UNAUTHORIZED
+    assert httpx.post(filter_url, json={}, timeout=30, headers=authorization()).status_code == httpx.codes.OK
+
+
+def test_a_command_without_the_password_says_which_variable_has_it(stack: Stack, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if "AUTH_STRING" not in name}
+    environment |= {"PINPOINT_PREFECT_API_URL": stack.prefect_api_url, "PINPOINT_HOME": str(tmp_path)}
+    done = subprocess.run([PINPOINT, "up"], env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert "PREFECT_API_AUTH_STRING" in done.stderr
+    assert "401" in done.stderr
+
+
+def test_no_secret_is_in_a_log_a_record_or_the_database(stack: Stack, database: Postgres) -> None:
+    """Runs after the others, whose traces it looks at."""
+    secrets = [SECRET, SECRET.split(":")[1], authorization()["Authorization"].split()[1], database.url]
+    written = "\n".join(path.read_text(errors="replace") for path in stack.logs.iterdir())
+    store = Store(load_settings().store)
+    records = "\n".join(store.read(key).decode(errors="replace") for key in store.list("runs") if key.endswith(".json"))
+    told = database.asked("SELECT string_agg(log::text, '') FROM log") + database.asked(
+        "SELECT string_agg(flow_run::text, '') FROM flow_run"
+    )
+    assert "on-postgres" in told
+    assert [secret for secret in secrets if secret in written + records + told] == []
