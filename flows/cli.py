@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import signal
 import sys
@@ -23,9 +24,11 @@ from flows.asked import asked_black_box, asked_suite, point_of, submit_and_wait
 from flows.compare import compare
 from flows.gate import gate
 from flows.given import SettingsOption, StoreOption, usable_settings
+from flows.history import show_history
 from flows.progress import progress_shown
 from flows.reevaluate import reevaluate, retry
 from flows.replay import replay
+from flows.report import report
 from flows.terminal import curve, error_line, scores
 from flows.tidying import deliver, reclaim
 from infra.config import Settings, load_settings
@@ -108,10 +111,22 @@ def _run_demo(options: DemoOptions, settings: Settings, port: int | None, *, sta
 
 
 @app.command()
-def up(port: PortOption = None, store: StoreOption = None, settings_file: SettingsOption = None) -> None:
+def up(
+    with_automations: Annotated[
+        bool, typer.Option("--with-automations", help="register examples of automations: docs/deploy.md")
+    ] = False,
+    notify: Annotated[
+        str | None, typer.Option(metavar="TYPE/NAME", help="the Prefect block by which they notify, as slack-webhook/ops")
+    ] = None,
+    port: PortOption = None,
+    store: StoreOption = None,
+    settings_file: SettingsOption = None,
+) -> None:
     """Run Prefect, Ray and the runner of flows on this machine until Ctrl-C."""
     from flows.stack import stack_of
 
+    if notify and not with_automations:
+        raise ConfigError(f"--notify {notify} is for automations: give --with-automations too")
     settings = usable_settings(settings_file, store)
     with ExitStack() as started:
         with out.status("Starting Prefect, Ray and the runner of flows ..."):
@@ -119,6 +134,10 @@ def up(port: PortOption = None, store: StoreOption = None, settings_file: Settin
         if not stack.owned:
             raise ConfigError(f"a stack runs already for {settings.home}: its UI is at {stack.ui_url}")
         out.print(f"Prefect UI: {stack.ui_url}   Ray: {stack.ray_address}   store: {settings.store}", soft_wrap=True)
+        if with_automations:
+            from flows.automations import register
+
+            out.print(f"Automations: {'; '.join(asyncio.run(register(notify)))}", soft_wrap=True)
         out.print("Until Ctrl-C.")
         signal.pause()
 
@@ -188,23 +207,8 @@ def check(
         raise typer.Exit(FAILED)
 
 
-@app.command(name="history")
-def show_history(
-    run: Annotated[str | None, typer.Argument(help="without it, the runs are listed")] = None,
-    store: StoreOption = None,
-    settings_file: SettingsOption = None,
-) -> None:
-    """Show the evaluation history of a run."""
-    opened = Store(usable_settings(settings_file, store).store)
-    known = runs(opened)
-    if run is None:
-        out.print("\n".join(known) or f"no runs yet in {opened.url}", soft_wrap=True, highlight=False)
-        return
-    if run not in known:
-        raise ConfigError(f"no run {run!r} in {opened.url}; runs there: {', '.join(known) or 'none'}")
-    out.print(curve(run, history(opened, run)))
-
-
+app.command(name="history")(show_history)
+app.command()(report)
 app.command()(compare)
 app.command()(gate)
 app.command()(reevaluate)

@@ -20,6 +20,7 @@ from infra.model import EvalReport, PointRequest, SkippedPoint, SkipReason
 from infra.records import commit, now
 from infra.running.sample_log import forget_logs
 from infra.store import Store
+from tasks.alarms import raise_alarm
 from tasks.skip import as_skip, skip
 
 logger = logging.getLogger(__name__)
@@ -44,6 +45,7 @@ async def recorded(request: PointRequest, within_s: float, measure: Measure) -> 
         message = reason.message or f"no report within {within_s:g} s; seconds taken: {phases}"
         logger.warning("%s skipped: %s: %s", request.point.name, reason.reason, message)
         record = await skip(request, _skipped(request, reason.reason, message))
+    await raise_alarm(request, record)
     await asyncio.to_thread(forget_logs, Store(request.store_url), request.point, request.suite.name)
     if isinstance(record, SkippedPoint):
         return Completed(name="Skipped", message=f"{record.reason}: {record.message}")

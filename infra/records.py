@@ -63,6 +63,14 @@ def history(store: Store, run: str) -> list[EvalReport | SkippedPoint]:
     return sorted(records, key=lambda record: (record.point.step, record.point.attempt, record.suite))
 
 
+def find_before(store: Store, point: EvalPoint, suite: str, at_most: int) -> list[EvalReport | SkippedPoint]:
+    """The last records of the same suite at earlier steps, or attempts, of the run; newest first."""
+    folder = f"runs/{point.run}/points/"
+    named = {key for key in store.list(folder[:-1]) if key.endswith(f"/{suite}/record.json")}
+    earlier = sorted((key for key in named if key.removeprefix(folder).split("/")[0] < point.key), reverse=True)
+    return [_parsed(key, store.read(key)) for key in earlier[:at_most]]
+
+
 def runs(store: Store) -> list[str]:
     """Names of the runs that have a record."""
     return sorted({key.split("/")[1] for key in store.list("runs") if key.endswith("/record.json")})

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from infra.alarms import tags_of
 from infra.errors import ConfigError
 from infra.model import EvalRequest, SkippedPoint
 from trainer_integration.blank_files import BlankFiles, give_name, write_whole
@@ -47,7 +48,7 @@ class Delivery(BaseModel):
     def of(cls, request: EvalRequest, deployment: str, skip: SkippedPoint | None = None) -> Self:
         """The flow run that evaluates `request`, or that shows its skip. The same point always has the same key."""
         point, suite = request.point, request.suite.name
-        tags = (f"run:{point.run}", f"step:{point.step}", f"suite:{suite}")
+        tags = (f"run:{point.run}", f"step:{point.step}", f"suite:{suite}", *tags_of(point))
         return cls(
             deployment=deployment,
             idempotency_key=f"evaluate/{point.run}/{point.key}/{suite}",

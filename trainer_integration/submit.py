@@ -20,6 +20,7 @@ from typing import Self
 import httpx
 from pydantic import ValidationError
 
+from infra.alarms import alarm_of
 from infra.errors import ConfigError, PinpointError, StoreUnreachable
 from infra.model import EvalPoint, EvalReport, EvalRequest, SkippedPoint, SkipReason
 from infra.records import commit, find, now, write_progress
@@ -259,7 +260,7 @@ class Submitter:
 
     def _deliver_kept(self, delivery: Delivery, intent: Intent | None) -> None:
         try:
-            self.api.create_flow_run(delivery)
+            self.api.create_flow_run(self._marked(delivery))
         except PrefectRefused as error:
             logger.error("pinpoint: %s can't be submitted: %s", delivery.name, error)
         self._kept.remove((delivery, intent))
@@ -274,7 +275,7 @@ class Submitter:
     def _deliver(self, file: Path, delivery: Delivery) -> None:
         flight = self._watched(delivery)
         try:
-            run_id = self.api.create_flow_run(delivery)
+            run_id = self.api.create_flow_run(self._marked(delivery))
         except PrefectRefused as error:
             logger.error("pinpoint: %s can't be submitted: %s", delivery.name, error)
             with suppress(FileNotFoundError):  # another process on this machine may have been refused, too
@@ -287,6 +288,12 @@ class Submitter:
         if flight is not None:
             flight.flow_run_id = run_id
         logger.info("pinpoint: %s submitted as flow run %s", delivery.name, run_id)
+
+    def _marked(self, delivery: Delivery) -> Delivery:
+        if delivery.skip is None:
+            return delivery
+        alarm = alarm_of(self._store(delivery.store_url), delivery.skip)
+        return delivery.model_copy(update={"tags": (*delivery.tags, alarm.tag)}) if alarm else delivery
 
     def _watched(self, delivery: Delivery) -> InFlight | None:
         """What waits for the delivery's record. One that an earlier process left is watched from when it is first seen."""

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tests.services.ports import free_port
 
@@ -64,8 +65,8 @@ def postgres() -> Iterator[Postgres]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _as_owner() -> dict[str, object]:
-    owner: dict[str, object] = {"cwd": "/"}
+def _as_owner() -> dict[str, Any]:
+    owner: dict[str, Any] = {"cwd": "/"}
     if os.getuid() == 0:
         owner |= {"user": "postgres", "group": "postgres", "extra_groups": ()}
     return owner
@@ -83,5 +84,6 @@ def _wait_until_ready(server: subprocess.Popen[bytes], port: int, log: Path) -> 
     asking: Sequence[str] = [_program("pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(port)]
     deadline = time.monotonic() + START_TIMEOUT_S
     while subprocess.run(asking, check=False).returncode != 0:
-        assert server.poll() is None and time.monotonic() < deadline, log.read_text()
+        assert server.poll() is None, log.read_text()
+        assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.1)
