@@ -2,9 +2,10 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+APT := DEBIAN_FRONTEND=noninteractive apt-get -qq install --no-install-recommends chromium postgresql >/dev/null
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-fast test-sglang check benchmark setup setup-test clean
+.PHONY: demo test test-fast test-sglang check benchmark setup setup-test packages clean
 
 demo: setup
 	$(BIN)/pinpoint demo $(ARGS)
@@ -32,7 +33,13 @@ benchmark: setup-test
 
 setup: $(VENV)/.installed
 
-setup-test: $(VENV)/.installed-test
+setup-test: packages $(VENV)/.installed-test
+
+# What tests need of Debian: a browser, which looks at what people see, and a database server.
+packages:
+	@command -v chromium >/dev/null && ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 || \
+	  { test "$$(id -u)" = 0 && { $(APT) || { apt-get -qq update && $(APT); }; }; } || \
+	  { echo "tests need a browser and a database server. On Debian: apt-get install chromium postgresql"; exit 2; }
 
 clean:
 	rm -rf $(VENV)

@@ -22,6 +22,7 @@ from flows import fleet
 from flows import suite as suite_commands
 from flows.asked import asked_black_box, asked_suite, point_of, submit_and_wait
 from flows.compare import compare
+from flows.doctor import doctor
 from flows.gate import gate
 from flows.given import SettingsOption, StoreOption, usable_settings
 from flows.history import show_history
@@ -218,6 +219,7 @@ app.add_typer(fleet.app, name="fleet")
 app.add_typer(suite_commands.app, name="suite")
 app.command()(reclaim)
 app.command()(deliver)
+app.command()(doctor)
 
 
 def main() -> None:

@@ -18,7 +18,9 @@ from flows.evaluate_snapshot import evaluate_snapshot
 from flows.reclaim_orphans import reclaim_orphans
 from flows.reevaluate_saved import reevaluate_saved
 from flows.schedules import PAUSED, kept
+from flows.secrets_block import load_secrets
 from infra.config import load_settings
+from infra.errors import PinpointError
 from infra.processes import end_group_with_parent
 
 DEPLOYMENT = "pinpoint"
@@ -61,8 +63,18 @@ async def reevaluation() -> RunnerDeployment:
     )
 
 
+async def _main() -> None:
+    settings = load_settings()
+    settings.export_s3()
+    if settings.secrets_block:
+        await load_secrets(settings.secrets_block)
+    await serve()
+
+
 if __name__ == "__main__":
     if "--end-with-parent" in sys.argv:
         end_group_with_parent(ORPHAN_GRACE_S)
-    load_settings().export_s3()
-    asyncio.run(serve())
+    try:
+        asyncio.run(_main())
+    except PinpointError as error:
+        sys.exit(f"error: {error}")

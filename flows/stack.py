@@ -109,6 +109,8 @@ def _environment(settings: Settings, home: Path) -> Iterator[None]:
     os.environ["PREFECT_HOME"] = str(home / "prefect")
     if secret := os.environ.get("PREFECT_SERVER_API_AUTH_STRING"):  # of a server that is started here
         os.environ.setdefault("PREFECT_API_AUTH_STRING", secret)
+    if settings.secrets_block:
+        os.environ["PINPOINT_SECRETS_BLOCK"] = settings.secrets_block
     if settings.sinks:
         os.environ["PINPOINT_SINKS"] = ",".join(settings.sinks)
     settings.export_s3()

@@ -41,6 +41,9 @@ class Settings(BaseModel):
     fetched_bytes: int | None = Field(
         default=None, ge=0, description="most bytes of fetched snapshots on a node; default: what is free in `staging_dir`"
     )
+    secrets_block: str | None = Field(
+        default=None, description="Prefect Secret block with environment variables of the runner of flows: docs/deploy.md"
+    )
     fleet: FleetSpec = FleetSpec()
     sinks: tuple[str, ...] = Field(
         default=(), description="trackers that get every point when it has its record: docs/sinks.md"

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing
 from pathlib import Path
 
 import httpx
 import pytest
+from prefect.blocks.system import Secret
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from flows.asked import submit_and_wait
+from flows.secrets_block import load_secrets
 from flows.stack import Stack, stack_of
 from infra.config import load_settings
 from infra.model import DatasetSpec, EvalPoint, EvalReport, EvalRequest, Sampling, SkippedPoint, SnapshotSource, Suite
@@ -69,6 +74,16 @@ def request_of(home: Path, model: Path, step: int) -> EvalRequest:
     )
 
 
+def known_to(stack: Stack) -> AbstractContextManager[object]:
+    """Prefect's own client in this process, which read its settings before there was the server."""
+    return temporary_settings({PREFECT_API_URL: stack.prefect_api_url, PREFECT_API_AUTH_STRING: SECRET})
+
+
+def save_block(stack: Stack, name: str, value: object) -> None:
+    with known_to(stack):
+        asyncio.run(Secret(value=value).asave(name, overwrite=True))
+
+
 def in_database(database: Postgres, name: str, state: str) -> bool:
     return database.asked(RUNS.format(name=name, state=state)) == "1"
 
@@ -106,6 +121,37 @@ def test_a_command_without_the_password_says_which_variable_has_it(stack: Stack,
     assert done.returncode == 2
     assert "PREFECT_API_AUTH_STRING" in done.stderr
     assert "401" in done.stderr
+
+
+def test_secrets_of_a_block_reach_flows_and_lie_encrypted(
+    stack: Stack, database: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "of the runner itself")
+    monkeypatch.delenv("OF_A_BLOCK", raising=False)
+    value = {"OF_A_BLOCK": "a secret of a block", "WANDB_API_KEY": "of the block"}
+    save_block(stack, "pinpoint-secrets", value)
+    with known_to(stack):
+        assert asyncio.run(load_secrets("pinpoint-secrets")) == ["OF_A_BLOCK"]
+    assert (os.environ["OF_A_BLOCK"], os.environ["WANDB_API_KEY"]) == ("a secret of a block", "of the runner itself")
+    monkeypatch.delenv("OF_A_BLOCK")
+    stored = database.asked("SELECT string_agg(data::text, '') FROM block_document")
+    assert stored
+    assert "secret of a block" not in stored
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [(None, "there is no Secret block"), ("plain text", "is no mapping"), ({"A B": "x"}, "is no mapping")]
+)
+def test_a_runner_whose_secrets_can_not_be_had_says_so_and_tells_none(stack: Stack, value: object, why: str) -> None:
+    environment = os.environ | {"PREFECT_API_URL": stack.prefect_api_url, "PINPOINT_SECRETS_BLOCK": "unusable"}
+    if value is not None:
+        save_block(stack, "unusable", value)
+    command = [sys.executable, "-m", "flows.serve"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert why in done.stderr
+    assert "Traceback" not in done.stderr
+    assert "plain text" not in done.stderr
 
 
 def test_no_secret_is_in_a_log_a_record_or_the_database(stack: Stack, database: Postgres) -> None:

@@ -17,6 +17,8 @@ from typing import Self
 from urllib.parse import urlsplit
 
 BLOCK = 2**16
+CONDITION_FAILED = b"HTTP/1.1 412 "
+WRITTEN = b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 PARTS = re.compile(r"partNumber=")
 
 
@@ -42,6 +44,7 @@ class Faults:
     broken: bool = False  # every connection is
     full: bool = False
     silent: bool = False  # takes requests and never answers
+    unconditional: bool = False  # a create of what exists is said to have succeeded, as servers do that ignore If-None-Match
     bytes_per_s: float | None = None
 
 
@@ -106,7 +109,7 @@ class S3Proxy:
             return
         with socket.create_connection(self.upstream) as server:
             server.sendall(re.sub(rb"(?i)\r\nconnection:[^\r]*", b"", head)[:-2] + b"Connection: close\r\n\r\n")
-            back = threading.Thread(target=_pump, args=(server, client), daemon=True)
+            back = threading.Thread(target=_pump, args=(server, client, faults), daemon=True)
             back.start()
             self._send_body(client, server, body, length, faults)
             back.join()
@@ -157,9 +160,11 @@ def _take(client: socket.socket, count: int) -> None:
         count -= len(block)
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
+def _pump(source: socket.socket, target: socket.socket, faults: Faults) -> None:
     with suppress(OSError):
         while block := source.recv(BLOCK):
+            if faults.unconditional and block.startswith(CONDITION_FAILED):
+                block = WRITTEN
             target.sendall(block)
     _shut(target)
 

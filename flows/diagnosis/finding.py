@@ -1,0 +1,30 @@
+"""What was found of one piece, and what to do about it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from infra.errors import PinpointError
+
+Verdict = Literal["ok", "note", "fault"]
+Check = Callable[[], Sequence["Finding"]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """`note` is nothing wrong, but worth knowing; with a `fault`, evaluations fail or are skipped."""
+
+    piece: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def found_by(piece: str, check: Check) -> Sequence[Finding]:
+    """What `check` finds; an outage that it meets is a fault of `piece`, whose message names the remedy."""
+    try:
+        return check()
+    except PinpointError as error:
+        return [Finding(piece=piece, verdict="fault", found=str(error))]
