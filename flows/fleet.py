@@ -35,6 +35,10 @@ def status(
     if not found:
         out.print("No fleet runs; the next point that needs one starts it.")
     for fleet in found:
+        if not fleet.answers:
+            remedy = f"`pinpoint fleet stop {fleet.name} --force` ends it"
+            out.print(f"Fleet {fleet.name}: its warden gives no answer; {remedy}", soft_wrap=True, highlight=False)
+            continue
         out.print(fleet_line(fleet), soft_wrap=True, highlight=False)
         out.print(engines(fleet))
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from pathlib import Path
 
 from filelock import FileLock
@@ -32,12 +33,12 @@ class NodeCache:
         self._digests: set[str] = set()  # of what this process made loadable
         self._in_use: int | None = None
 
-    def loadable(self, snapshot: SnapshotRef) -> tuple[Path, Manifest | None]:
+    def loadable(self, snapshot: SnapshotRef, stopping: threading.Event | None = None) -> tuple[Path, Manifest | None]:
         """Files to load and, if they are not the snapshot itself, what they are.
 
-        Raises SnapshotError, StoreError, NoCapacity if there is no room for them.
+        Raises SnapshotError, StoreError, NoCapacity if there is no room for them; Stopped if `stopping` is set meanwhile.
         """
-        folder, base = self.fetched(snapshot), snapshot.manifest.base
+        folder, base = self.fetched(snapshot, stopping), snapshot.manifest.base
         if base is None:
             return folder, None
         merged = self.folder / f"merged-{snapshot.manifest.snapshot_digest}"
@@ -52,7 +53,7 @@ class NodeCache:
                 note.write_bytes(_MANIFEST.dump_json(made))
             return merged, _MANIFEST.validate_json(note.read_bytes())
 
-    def fetched(self, snapshot: SnapshotRef) -> Path:
+    def fetched(self, snapshot: SnapshotRef, stopping: threading.Event | None = None) -> Path:
         """The snapshot's own files."""
         if snapshot.location.startswith("file://"):
             return path_of(snapshot.location)
@@ -69,7 +70,7 @@ class NodeCache:
                 make_room(self.folder.parent, snapshot.manifest.n_bytes, self.limit_bytes)
                 store, prefix = split_location(snapshot.location)
                 try:
-                    fetch(store, prefix, snapshot.manifest, partial)
+                    fetch(store, prefix, snapshot.manifest, partial, stopping)
                     partial.rename(folder)
                 finally:
                     shutil.rmtree(partial, ignore_errors=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,17 +19,20 @@ from infra.errors import NoCapacity, SnapshotInvalid, SnapshotMissing
 from infra.model import Manifest
 from infra.snapshot import MANIFEST
 from infra.store import Store
+from infra.transfer import Transfer
 
 RANGE_BYTES = 16 * 2**20
 READS_AT_ONCE = 8
 REMEDY = "set PINPOINT_STAGING_DIR to a larger place, or raise PINPOINT_FETCHED_BYTES"
 
 
-def fetch(store: Store, prefix: str, manifest: Manifest, folder: Path) -> None:
+def fetch(store: Store, prefix: str, manifest: Manifest, folder: Path, stopping: threading.Event | None = None) -> None:
     """Brings a snapshot to a local folder and verifies every file by digest. What a failed one left there is the caller's.
 
-    Raises SnapshotInvalid naming a file whose bytes are not the manifest's, SnapshotMissing if one is gone, StoreError.
+    Raises SnapshotInvalid naming a file whose bytes are not the manifest's, SnapshotMissing if one is gone, StoreError;
+    Stopped, after the ranges that are under way, once `stopping` is set.
     """
+    transfer = Transfer(stopping=stopping or threading.Event())
     for name in manifest.files:
         if Path(name).name != name:
             raise SnapshotInvalid(f"{MANIFEST} names {name!r}, which is outside of the snapshot", subject=name)
@@ -38,7 +42,9 @@ def fetch(store: Store, prefix: str, manifest: Manifest, folder: Path) -> None:
             if entry.size:
                 os.posix_fallocate(file.fileno(), 0, entry.size)
     with ThreadPoolExecutor(READS_AT_ONCE) as pool:
-        reads = [pool.submit(_read, store, prefix, folder / name, begin, end) for name, begin, end in _ranges(manifest)]
+        reads = [
+            pool.submit(_read, transfer, store, prefix, folder / name, begin, end) for name, begin, end in _ranges(manifest)
+        ]
         try:
             for read in reads:
                 read.result()
@@ -64,7 +70,8 @@ def _ranges(manifest: Manifest) -> Iterator[tuple[str, int, int]]:
             yield name, begin, min(begin + RANGE_BYTES, entry.size)
 
 
-def _read(store: Store, prefix: str, path: Path, begin: int, end: int) -> None:
+def _read(transfer: Transfer, store: Store, prefix: str, path: Path, begin: int, end: int) -> None:
+    transfer.go_on()
     try:
         data = store.read_range(f"{prefix}/{path.name}", begin, end)
     except FileNotFoundError:
@@ -74,6 +81,7 @@ def _read(store: Store, prefix: str, path: Path, begin: int, end: int) -> None:
     with path.open("rb+") as file, _full_disk(path.parent):
         file.seek(begin)
         file.write(data)
+    transfer.moved(len(data))
 
 
 @contextmanager

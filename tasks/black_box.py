@@ -46,8 +46,9 @@ async def evaluate_checkpoint(request: EvalRequest, spec: BlackBoxSpec, snapshot
     """Raises EvalSkip and PinViolation as the evaluation does, BlackBoxFailed for another exception, which is logged whole."""
     settings = load_settings()
     cache = NodeCache(settings.staging_dir / "fetched" / f"black-box-{uuid.uuid4().hex}", settings.fetched_bytes)
+    stopping = threading.Event()
     try:
-        folder, merged = await in_thread(partial(cache.loadable, snapshot), threading.Event())
+        folder, merged = await in_thread(partial(cache.loadable, snapshot, stopping), stopping)
         answer = await _ask(spec, folder, _input(request, snapshot, merged or snapshot.manifest))
     finally:
         with anyio.CancelScope(shield=True):

@@ -18,7 +18,8 @@ async def fleets() -> list[FleetStatus]:
     """All fleets of the cluster, by name. Raises ServiceUnreachable if Ray does not answer."""
     await asyncio.to_thread(connect)
     found = await gather_all(_status(name) for name in _names())
-    return [status for status in found if status is not None]
+    there = set(_names())  # one that is not there any more has just ended
+    return [status for status in found if status.answers or status.name in there]
 
 
 async def end(name: str, *, force: bool = False) -> None:
@@ -49,10 +50,9 @@ def _names() -> list[str]:
     return sorted(actor["name"].removeprefix(PREFIX) for actor in actors if actor["name"].startswith(PREFIX))
 
 
-async def _status(name: str) -> FleetStatus | None:
-    """None for a fleet that has just ended, or whose warden gives no answer."""
+async def _status(name: str) -> FleetStatus:
     try:
         status: FleetStatus = await call(existing_warden(name).status.remote(), CALL_TIMEOUT_S)
     except LeaseLost:
-        return None
+        return FleetStatus.silent(name)
     return status

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
+from flows import fleet as fleet_command
 from infra.errors import LeaseLost, NoCapacity
 from infra.fleet import lease as leasing
+from infra.fleet import standing
 from infra.model import EvalPoint, FleetLease, FleetSpec, SnapshotRef
 from infra.pinning import pin
 from infra.snapshot import describe, validate
@@ -212,3 +215,34 @@ async def test_fleets_are_seen_and_stopped_from_a_terminal(snapshot: SnapshotRef
     assert_one_clear_line(await asyncio.to_thread(pinpoint, "fleet", "stop", "seen"), "no fleet 'seen' runs", "fleets there: ")
     with pytest.raises(LeaseLost, match="warden of fleet seen is gone"):
         await leasing.confirm(lease)
+
+
+async def test_a_fleet_whose_warden_gives_no_answer_is_shown_and_can_be_ended(
+    snapshot: SnapshotRef, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    import ray
+
+    monkeypatch.setattr(standing, "CALL_TIMEOUT_S", 2.0)
+    await asyncio.to_thread(leasing.connect)
+
+    class Stuck:
+        def status(self) -> None:
+            time.sleep(3600)
+
+        def end(self, *, force: bool) -> None:
+            """Never begins: the call before it does not end."""
+
+    name = f"{leasing.PREFIX}stuck"
+    warden = ray.remote(num_cpus=0)(Stuck).options(name=name, namespace=leasing.NAMESPACE, lifetime="detached").remote()
+    try:
+        [shown] = [fleet for fleet in await standing.fleets() if fleet.name == "stuck"]
+        assert not shown.answers
+        monkeypatch.setattr(fleet_command, "_join", lambda _: None)
+        monkeypatch.setattr(fleet_command, "fleets", standing.fleets)
+        await asyncio.to_thread(fleet_command.status)
+        assert "Fleet stuck: its warden gives no answer; `pinpoint fleet stop stuck --force`" in capsys.readouterr().out
+        monkeypatch.setattr(standing, "END_TIMEOUT_S", 2.0)
+        await standing.end("stuck", force=True)
+        assert "stuck" not in [fleet.name for fleet in await standing.fleets()]
+    finally:
+        ray.kill(warden)

@@ -18,6 +18,7 @@ from infra.model import Manifest, SnapshotRef
 from infra.snapshot import describe, new_prefix, validate, write_manifest
 from infra.staging import free_unlocked
 from infra.store import Store
+from infra.transfer import Stopped
 from tests.infra.checkpoints import make_checkpoint
 from tests.infra.examples import POINT
 from tests.infra.invalid_checkpoints import FIRST
@@ -89,6 +90,26 @@ def test_a_file_cut_short_on_the_way_is_found(store: Store, tmp_path: Path) -> N
     store.write(f"{prefix}/model.safetensors", store.read(f"{prefix}/model.safetensors")[:-10])
     with pytest.raises(SnapshotInvalid, match="model.safetensors"):
         fetch(store, prefix, manifest, tmp_path / "got")
+
+
+def test_a_fetch_that_is_told_to_stop_reads_no_further_range(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at a black box's deadline: the flow waits for the thread, which must not go on with the rest of a model."""
+    monkeypatch.setattr(fetching, "RANGE_BYTES", 64)
+    monkeypatch.setattr(fetching, "READS_AT_ONCE", 1)
+    prefix, manifest = export(store, make_checkpoint(tmp_path / "c", shards=2))
+    stopping, read = threading.Event(), list[str]()
+
+    class Stopping(Store):
+        def read_range(self, key: str, start: int, end: int) -> bytes:
+            read.append(key)
+            stopping.set()
+            return super().read_range(key, start, end)
+
+    with pytest.raises(Stopped):
+        fetch(Stopping(store.url), prefix, manifest, tmp_path / "fetched", stopping)
+    assert len(read) == 1
 
 
 def test_a_file_that_is_gone_is_missing(store: Store, tmp_path: Path) -> None:
