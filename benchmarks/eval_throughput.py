@@ -1,13 +1,16 @@
 """What the whole path of a dataset costs, beside a bare load generator, httpx and lm-eval's own client, in the same run.
 
-    python -m benchmarks.eval_throughput [--requests 4000] [--rounds 5] [--memory 100000] [--json]
+    python -m benchmarks.eval_throughput [--requests 4000] [--rounds 5] [--memory 100000] [--server NAME ...] [--json]
 
-Two servers: one in a process of its own that answers at once, so that the client is what is measured; and a real embedded
-engine with a tiny model, so that the engine is. `ours` is `infra.running.stream_samples` as a flow runs it: version checked,
-graded in other processes, logged in a store. `bare` is aiohttp with answers parsed, no more. All have the same prompts and, at
-first, the same number of requests at once. Rates are requests a second, from the first request to the last answer, which for
-`ours` is its grade, medians of the rounds; starting clients and graders is not counted. The goals: ours_vs_bare at least 0.8 on
-the engine, ours_vs_lm_eval at least 1 on both. `--memory N` streams N samples through and says how the process grew.
+Three servers. `echo`, in a process of its own, answers at once, so that the client is what is measured. `tiny` is a real
+embedded engine whose model, of 64 hidden units, is so small that client and engine share the processor about evenly. `smollm2`
+is one that serves SmolLM2-135M-Instruct, the smallest language model that people use.
+
+`ours` is `infra.running.stream_samples` as a flow runs it: version checked, graded in other processes, logged in a store.
+`bare` is aiohttp with answers parsed, no more. All have the same prompts and, at first, the same number of requests at once.
+Rates are requests a second, from the first request to the last answer, which for `ours` is its grade, medians of the rounds;
+starting clients and graders is not counted. The goals: ours_vs_bare at least 0.8 and ours_vs_lm_eval at least 1 on an engine.
+`--memory N` streams N samples through and says how the process grew.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ from infra.running.spool import Spool
 from infra.store import Store
 from tests.engines.launching import embedded_engine
 from tests.infra.examples import SNAPSHOT, TOKEN, proof
+from tests.services.smollm2 import save_smollm2
 from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
 
 AT_ONCE = REQUESTS_PER_ENGINE
@@ -169,6 +173,7 @@ async def ours(url: str, count: int, tokens: int) -> float:
         return count / progress.per_second
 
 
+SERVERS = ("echo", "tiny", "smollm2")
 CONTESTANTS: dict[str, Contestant] = {"bare": bare, "ours": ours, "lm_eval": with_lm_eval, "httpx": with_httpx}
 
 
@@ -177,7 +182,7 @@ def measure(url: str, count: int, tokens: int, rounds: int, names: list[str]) ->
     rates: dict[str, list[float]] = {name: [] for name in names}
     for turn in range(rounds + 1):  # the first, which is short, warms up
         for name in names:
-            few = min(count, 200) if turn == 0 else count // 8 if name == "httpx" else count
+            few = min(count, AT_ONCE if count < 1000 else 200) if turn == 0 else count // 8 if name == "httpx" else count
             seconds = asyncio.run(CONTESTANTS[name](url, few, tokens))  # type: ignore[arg-type]
             if turn:
                 rates[name].append(few / seconds)
@@ -189,10 +194,14 @@ def ratios(rates: dict[str, float]) -> dict[str, float]:
     return {**rates, **others, **({"bare_vs_httpx": round(rates["bare"] / rates["httpx"], 1)} if "httpx" in rates else {})}
 
 
-def on_engine(count: int, tokens: int, rounds: int) -> dict[str, float]:
+def save_tiny(folder: Path) -> None:
+    build_model(3, hidden=64, layers=2).save_pretrained(folder)
+    build_tokenizer().save_pretrained(folder)
+
+
+def on_engine(save: Callable[[Path], object], count: int, tokens: int, rounds: int) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder:
-        build_model(3, hidden=64, layers=2).save_pretrained(folder)
-        build_tokenizer().save_pretrained(folder)
+        save(Path(folder))
         with embedded_engine(Path(folder)) as engine:
 
             async def label() -> None:
@@ -217,14 +226,20 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=4000)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--memory", type=int, default=0)
+    parser.add_argument("--server", action="append", choices=SERVERS, help="this one alone; may be given again")
     parser.add_argument("--json", action="store_true")
     arguments = parser.parse_args()
     found: dict[str, dict[str, float]] = {}
-    with echo_server() as url:
-        if arguments.memory:
-            found["memory"] = memory(url, arguments.memory)
-        found["echo"] = ratios(measure(url, arguments.requests, 60, arguments.rounds, list(CONTESTANTS)))
-    found["engine"] = ratios(on_engine(max(64, arguments.requests // 4), 32, arguments.rounds))
+    wanted, count, rounds = arguments.server or SERVERS, arguments.requests, arguments.rounds
+    if "echo" in wanted:
+        with echo_server() as url:
+            if arguments.memory:
+                found["memory"] = memory(url, arguments.memory)
+            found["echo"] = ratios(measure(url, count, 60, rounds, list(CONTESTANTS)))
+    if "tiny" in wanted:
+        found["tiny"] = ratios(on_engine(save_tiny, max(AT_ONCE, count // 4), 32, rounds))
+    if "smollm2" in wanted:
+        found["smollm2"] = ratios(on_engine(save_smollm2, max(AT_ONCE, count // 20), 32, rounds))
     if arguments.json:
         print(json.dumps(found))
         return

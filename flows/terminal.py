@@ -12,25 +12,26 @@ from rich.text import Text
 from infra.model import EvalReport, FleetStatus, SkippedPoint
 from infra.presentation import history_rows, plain, score_rows
 
-_LONG = ("skipped", "place", "state", "weights", "why")
-_TEXT = (*_LONG, "dataset", "metric", "engine", "node")
+Records = Sequence[EvalReport | SkippedPoint]
+FOLDED = ("skipped", "place", "state", "weights", "why", "last score", "score")
+_TEXT = (*FOLDED, "dataset", "metric", "engine", "node", "run", "curve")
 _NARROW = ("metric", "value", "dataset", "score [95% interval]", "prompts", "samples", "coverage", "truncated")
 
 
-def curve(run: str, records: Sequence[EvalReport | SkippedPoint]) -> Table:
+def curve(run: str, records: Records) -> Table:
     """One row a point, by step."""
-    return _table(f"Evaluation history of {run}", history_rows(records))
+    return table(f"Evaluation history of {run}", history_rows(records))
 
 
 def scores(report: EvalReport) -> Table:
     """One row a dataset, or a black box's metric."""
     rows = [{key: cell for key, cell in row.items() if key in _NARROW} for row in score_rows(report)]
-    return _table(f"{report.point.name}, weights {report.weight_version}", rows)
+    return table(f"{report.point.name}, weights {report.weight_version}", rows)
 
 
 def places(rows: Sequence[dict[str, str]]) -> Table:
     """One row a snapshot or staged model that was looked at."""
-    return _table("What Pinpoint made", rows)
+    return table("What Pinpoint made", rows)
 
 
 def fleet_line(fleet: FleetStatus) -> str:
@@ -51,17 +52,17 @@ def engines(fleet: FleetStatus) -> Table:
         {"engine": one.name, "state": one.state, "weights": one.weight_version, "node": one.node, "pid": str(one.pid or "–")}
         for one in fleet.engines
     ]
-    return _table(None, rows)
+    return table(None, rows)
 
 
 def compared(title: str, rows: Sequence[dict[str, str]]) -> Table:
     """One row a dataset, at two points."""
-    return _table(title, rows)
+    return table(title, rows)
 
 
 def ledger_table(title: str, rows: Sequence[dict[str, str]]) -> Table:
     """One row a saved checkpoint, or a key of the ledger."""
-    return _table(title, rows)
+    return table(title, rows)
 
 
 def error_line(console: Console, message: str) -> None:
@@ -72,11 +73,11 @@ def plain_long(message: str) -> str:
     return " ".join(message.split())
 
 
-def _table(title: str | None, rows: Sequence[dict[str, str]] | Sequence[dict[str, str | int]]) -> Table:
+def table(title: str | None, rows: Sequence[dict[str, str]] | Sequence[dict[str, str | int]]) -> Table:
     table = Table(title=title, title_justify="left", title_style="bold", box=SIMPLE_HEAD)
     for column in rows[0] if rows else ():
         justify = "left" if column in _TEXT else "right"
-        table.add_column(column, no_wrap=column not in _LONG, overflow="fold", justify=justify)  # type: ignore[arg-type]
+        table.add_column(column, no_wrap=column not in FOLDED, overflow="fold", justify=justify)  # type: ignore[arg-type]
     for row in rows:
         table.add_row(*(Text(plain(str(cell))) for cell in row.values()))
     return table

@@ -1,4 +1,7 @@
-"""The report is in the store before anything is shown of it; what the Prefect UI shows can be made again from the store."""
+"""The report is in the store before anything is shown of it; what the Prefect UI shows can be made again from the store.
+
+What can't be shown, because Prefect does not take it for one, is missing there and nowhere else: the point has its report.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,23 @@ from prefect import task
 from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
 
 from infra.comparing import with_comparisons, without_comparisons
+from infra.concurrency import gather_all
 from infra.datasets import suite_digest
-from infra.model import DatasetResult, Delivered, EvalReport, LiveFleet, Pinned, PointRequest, SkippedPoint
-from infra.presentation import report_markdown, score_rows
-from infra.records import commit, now, read_progress
+from infra.errors import PinpointError
+from infra.model import DatasetResult, Delivered, EvalReport, LiveFleet, Manifest, Pinned, PointRequest, SkippedPoint
+from infra.presentation import Transcript, chosen, report_markdown, score_rows
+from infra.records import commit, now, read_progress, samples_at
 from infra.sinks import background
 from infra.store import Store
 from tasks.history import show_history
 from tasks.retrying import RETRIED
+from tasks.showing import shown
+from tasks.skip import tag_skipped
 
 logger = logging.getLogger(__name__)
 TIMEOUT_S = 300
 COMPARISON_DEADLINE_S = 60.0
+TRANSCRIPTS_DEADLINE_S = 20.0
 
 
 @task(name="report", task_run_name="report step {request.point.step}", timeout_seconds=TIMEOUT_S, **RETRIED)
@@ -54,11 +62,36 @@ async def report(
     record = await asyncio.to_thread(commit, store, await _compared(store, made))
     await asyncio.to_thread(background.start, store.url, point.run)
     if isinstance(record, EvalReport):
-        await acreate_table_artifact(score_rows(record), description=f"Scores of {point.name}")
-        markdown = report_markdown(record, manifest)
-        await acreate_markdown_artifact(markdown, description=f"Report of {point.name}")
-    await show_history(store, point.run)
+        await gather_all((_show(store, record, manifest), show_history(store, point.run)))
+    else:  # who triggered the point had given it up
+        await gather_all((tag_skipped(record.reason), show_history(store, point.run)))
     return record
+
+
+async def _show(store: Store, record: EvalReport, manifest: Manifest | None) -> None:
+    name = record.point.name
+    scores = acreate_table_artifact(score_rows(record), description=f"Scores of {name}")
+    await gather_all(
+        (shown(f"the scores of {name}", scores), shown(f"the report of {name}", _show_page(store, record, manifest)))
+    )
+
+
+async def _show_page(store: Store, record: EvalReport, manifest: Manifest | None) -> None:
+    transcripts, unread = await _transcripts(store, record)
+    page = report_markdown(record, manifest, transcripts=transcripts, unread=unread, store_url=store.url)
+    await acreate_markdown_artifact(page, description=f"Report of {record.point.name}")
+
+
+async def _transcripts(store: Store, record: EvalReport) -> tuple[list[Transcript], str]:
+    """Three responses, or why there are none."""
+    samples = {result.dataset: samples_at(store, result.samples_location) for result in record.results}
+    try:
+        async with asyncio.timeout(TRANSCRIPTS_DEADLINE_S):
+            return await asyncio.to_thread(chosen, samples), ""
+    except TimeoutError:
+        return [], f"The samples were not read within {TRANSCRIPTS_DEADLINE_S:g} s."
+    except (PinpointError, OSError, ValueError) as error:
+        return [], f"The samples can't be read: {error}"
 
 
 async def _compared(store: Store, made: EvalReport) -> EvalReport:

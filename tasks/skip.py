@@ -17,6 +17,7 @@ from infra.sinks import background
 from infra.store import Store
 from tasks.history import show_history
 from tasks.retrying import UNCACHED
+from tasks.showing import shown
 
 logger = logging.getLogger(__name__)
 REASONS: tuple[tuple[type[BaseException], SkipReason], ...] = (
@@ -53,19 +54,24 @@ async def skip(request: PointRequest, skipped: SkippedPoint) -> EvalReport | Ski
     skip from the UI; who triggered the point writes its record later.
     """
     record: EvalReport | SkippedPoint = skipped
+    store, run = Store(request.store_url), skipped.point.run
     try:
-        record = await asyncio.to_thread(lambda: commit(Store(request.store_url), skipped))
-        await asyncio.to_thread(background.start, request.store_url, skipped.point.run)
-        await show_history(Store(request.store_url), skipped.point.run)
+        record = await asyncio.to_thread(commit, store, skipped)
+        await asyncio.to_thread(background.start, request.store_url, run)
+        await show_history(store, run)
     except StoreError as error:
         logger.error("%s: its skip is not in the store yet: %s", skipped.point.name, error)
     if isinstance(record, SkippedPoint):
-        await _tag(f"skipped:{record.reason}")
+        await tag_skipped(record.reason)
     return record
 
 
+async def tag_skipped(reason: str) -> None:
+    """Marks the flow run that is under way, so that a filter for `skipped:REASON` finds it."""
+    await shown(f"the tag skipped:{reason}", _tag(f"skipped:{reason}"))
+
+
 async def _tag(tag: str) -> None:
-    """Adds a tag to the flow run that is under way."""
     async with get_client() as client:
         current = await client.read_flow_run(flow_run.id)
         await client.update_flow_run(flow_run.id, tags={*current.tags, tag})

@@ -148,7 +148,7 @@ class JudgeGrader(_Remote):
         default=r"VERDICT:\s*(\d+(?:\.\d+)?)", description="regex; group 1 of its last match is the grade, a number"
     )
     highest: float = Field(default=1.0, gt=0, description="the best grade; the reward is the grade over it")
-    temperature: float = Field(default=0.0, ge=0)
+    temperature: float = Field(default=0.0, ge=0, description="of the judge; 0: always its likeliest word")
     max_tokens: int = Field(default=1024, ge=1, description="longest judgement")
 
     @field_validator("verdict_pattern")

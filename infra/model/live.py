@@ -18,14 +18,14 @@ class LiveRequest(BaseModel):
     """All that crosses from training to an evaluation on its own engines; no key is ever part of it."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    point: EvalPoint = Field(description="run, step and attempt of the point")
+    point: EvalPoint = Field(title="Point", description="run, step and attempt of the point")
     engines: tuple[str, ...] = Field(min_length=1, description="base URLs of all engines that serve the live model")
     api_key_from: str = Field(
         default="",
         pattern=r"^(env:[A-Za-z_][A-Za-z0-9_]*|secret:[A-Za-z0-9][A-Za-z0-9_-]*)?$",
         description="where the flow finds the engines' key: env:VARIABLE of its process, or secret:BLOCK of Prefect",
     )
-    suite: Suite = Field(description="what to measure")
+    suite: Suite = Field(title="Suite", description="what to measure")
     tokenizer: str | None = Field(
         default=None, description="folder or cached hub id with the chat template, for datasets that apply it"
     )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import Annotated, Self
+
+from pydantic import Field
 
 from infra.errors import ConfigError
 
@@ -34,11 +36,11 @@ class EvalPoint:
     steps that the trainer jumped over and this point stands for.
     """
 
-    run: str
-    step: int
-    attempt: int = 0
-    final: bool = False
-    missed: tuple[int, ...] = ()
+    run: Annotated[str, Field(description="name of the training run whose history the point joins")]
+    step: Annotated[int, Field(description="step of the trainer at which these weights were made")]
+    attempt: Annotated[int, Field(description="0, or a higher number for the same step of a resumed or forked run")] = 0
+    final: Annotated[bool, Field(description="true for the last point of the run")] = False
+    missed: Annotated[tuple[int, ...], Field(description="earlier due steps that this point stands for")] = ()
 
     def __post_init__(self) -> None:
         if not RUN_NAME.fullmatch(self.run):

@@ -32,8 +32,8 @@ class Order(BaseModel):
         description="newest: the latest step first; step: the earliest first; spread: every k-th of them, and the last; "
         "target: one after the other in step order, until one reaches the target score",
     )
-    every: int = Field(default=5, ge=1, description="spread: evaluate every so manieth checkpoint, counted from the earliest")
-    target: Target | None = Field(default=None, description="target: what ends the search")
+    every: int = Field(default=5, ge=1, description="spread: 5 evaluates every fifth checkpoint, counted from the earliest")
+    target: Target | None = Field(default=None, title="Target", description="target: what ends the search")
 
     @model_validator(mode="after")
     def _target_fits(self) -> Self:
@@ -55,8 +55,12 @@ class Where(BaseModel):
     store_url: str | None = Field(
         default=None, description="object store of the results, file:///folder or s3://bucket/prefix; default: this machine's"
     )
-    fleet: FleetSpec | None = Field(default=None, description="the engines; default: the fleet of this machine's settings")
-    black_box: BlackBoxSpec | None = Field(default=None, description="a user's own evaluation, instead of a fleet")
+    fleet: FleetSpec | None = Field(
+        default=None, title="Fleet", description="the engines; default: the fleet of this machine's settings"
+    )
+    black_box: BlackBoxSpec | None = Field(
+        default=None, title="Black Box", description="a user's own evaluation, instead of a fleet"
+    )
     deadline_s: float = Field(default=3600.0, gt=0, description="one checkpoint is skipped as 'timeout' after so long")
     trust_remote_code: bool = Field(default=False, description="accept checkpoints that bring code of their own")
 

@@ -177,17 +177,23 @@ class EvalRequest(BaseModel):
     """All that crosses from training to evaluation: which point, where its weights are, what to measure and on what."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    point: EvalPoint = Field(description="run, step and attempt of the point")
-    source: SnapshotSource = Field(description="where the weights are")
-    suite: Suite = Field(description="what to measure")
-    fleet: FleetSpec = FleetSpec()
-    black_box: BlackBoxSpec | None = Field(default=None, description="a user's own evaluation, instead of a fleet")
+    point: EvalPoint = Field(title="Point", description="run, step and attempt of the point")
+    source: SnapshotSource = Field(title="Source", description="where the weights are")
+    suite: Suite = Field(title="Suite", description="what to measure")
+    fleet: FleetSpec = Field(default=FleetSpec(), title="Fleet", description="the engines that serve the weights")
+    black_box: BlackBoxSpec | None = Field(
+        default=None, title="Black Box", description="a user's own evaluation, instead of a fleet"
+    )
     store_url: str = Field(description="object store: file:///folder or s3://bucket/prefix")
     trust_remote_code: bool = Field(default=False, description="accept a checkpoint that brings code of its own")
     keep_snapshots: int = Field(default=0, ge=0, description="how many retired snapshots of the run stay in the store")
     export_time_seconds: float = Field(default=0.0, ge=0, description="how long the training loop waited for staging")
     deadline_s: float = Field(default=3600.0, gt=0, description="the point is skipped as 'timeout' after so long")
-    ledger: LedgerTry | None = Field(default=None, description="of a re-evaluation: the try at its key that this is")
+    ledger: LedgerTry | None = Field(
+        default=None,
+        title="Ledger",
+        description="which try of a re-evaluation this is; none for any other point",
+    )
 
     @property
     def priority(self) -> int:

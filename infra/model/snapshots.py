@@ -76,7 +76,7 @@ class SnapshotSource(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    path: str = Field(description="local folder in Hugging Face layout")
+    path: str = Field(description="folder in Hugging Face layout, or s3://bucket/prefix")
     staged: bool = Field(default=False, description="true if the folder was made for this point and is ours to delete")
     parts: tuple[StagedPart, ...] = Field(default=(), description="of a staged model: what lies on which host")
     base: str | None = Field(

@@ -19,13 +19,13 @@ class Sampling(BaseModel):
     """How responses are drawn. Temperature 0 is greedy."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    temperature: float = Field(default=0.0, ge=0)
-    top_p: float = Field(default=1.0, gt=0, le=1)
-    top_k: int = Field(default=-1, ge=-1, description="-1 keeps all")
-    min_p: float = Field(default=0.0, ge=0, le=1)
-    max_new_tokens: int = Field(default=256, ge=1)
-    stop: tuple[str, ...] = ()
-    stop_token_ids: tuple[int, ...] = ()
+    temperature: float = Field(default=0.0, ge=0, description="0: always the likeliest token")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="likeliest tokens that make up this share; 1 keeps all")
+    top_k: int = Field(default=-1, ge=-1, description="so many of the likeliest tokens; -1 keeps all")
+    min_p: float = Field(default=0.0, ge=0, le=1, description="tokens at least this likely beside the likeliest; 0 keeps all")
+    max_new_tokens: int = Field(default=256, ge=1, description="a response that is longer is cut there, and is truncated")
+    stop: tuple[str, ...] = Field(default=(), description="texts that end a response")
+    stop_token_ids: tuple[int, ...] = Field(default=(), description="tokens that end a response")
     sampling_seed: int | None = Field(default=None, ge=0, description="each sample draws with a seed of its own, made from it")
 
     def of_sample(self, problem_id: str, index: int) -> Sampling:
@@ -42,9 +42,11 @@ class ReasoningGymSource(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     reasoning_gym: str = Field(description="name of the family, e.g. basic_arithmetic")
-    size: int = Field(default=100, ge=1)
-    seed: int = 0
-    config: dict[str, float | int | bool | str | list[str] | list[int]] = {}
+    size: int = Field(default=100, ge=1, description="how many items are made")
+    seed: int = Field(default=0, description="the same seed makes the same items")
+    config: dict[str, float | int | bool | str | list[str] | list[int]] = Field(
+        default={}, description="settings of the family, by name"
+    )
 
 
 class LmEvalSource(BaseModel):
@@ -99,25 +101,27 @@ class Choices(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     right: str = Field(description="key of a row that holds the right choice")
     wrong: tuple[str, ...] = Field(min_length=1, max_length=25, description="keys that hold the wrong ones")
-    seed: int = 0
+    seed: int = Field(default=0, description="the same seed gives the same order")
 
 
 class DatasetSpec(BaseModel):
     """One dataset of a suite: where its rows are, how a row becomes a prompt, how a response is drawn and graded."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", description="what its score is shown under")
     source: Source = Field(
         description="files (relative to the suite file), a reasoning-gym family, an lm-eval task, a function"
     )
     split: str | None = Field(default=None, description="which part of a folder that `datasets` saved with several")
     on_bad_row: Literal["fail", "skip"] = Field(default="fail", description="skip: rows that can't be used are counted")
     prompt_key: str = Field(default="prompt", description="of a row: its prompt, a text or chat messages")
-    answer_key: str = "answer"
+    answer_key: str = Field(default="answer", description="of a row: the answer that a response is graded against")
     answer_key_pattern: str | None = Field(
         default=None, description="regex; group 1, or the match, in the row's answer is the answer to grade against"
     )
-    choices: Choices | None = Field(default=None, description="keys of the right and the wrong choices, to be shuffled")
+    choices: Choices | None = Field(
+        default=None, title="Choices", description="keys of the right and the wrong choices, to be shuffled"
+    )
     prompt_pattern: str | None = Field(
         default=None, description="regex found in the row's prompt; its named groups are fields of prompt_template too"
     )
@@ -140,9 +144,9 @@ class DatasetSpec(BaseModel):
     max_failed_share: float = Field(
         default=0.05, ge=0, le=1, description="the dataset has no score if more of its samples got no answer or no grade"
     )
-    samples_per_prompt: int = Field(default=1, ge=1)
+    samples_per_prompt: int = Field(default=1, ge=1, description="responses that are drawn for each prompt")
     limit: int | None = Field(default=None, ge=1, description="use only the first so many rows")
-    sampling: Sampling = Sampling()
+    sampling: Sampling = Field(default=Sampling(), title="Sampling", description="how responses are drawn")
 
     @field_validator("grader", mode="before")
     @classmethod
@@ -187,8 +191,8 @@ class Suite(BaseModel):
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$")
-    datasets: tuple[DatasetSpec, ...] = ()
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", description="what its points are shown under")
+    datasets: tuple[DatasetSpec, ...] = Field(default=(), description="measured side by side, each with a score of its own")
 
     @model_validator(mode="after")
     def _names_are_unique(self) -> Self:
