@@ -1,7 +1,8 @@
 """An item that does not end in time costs its worker, and no other item anything but waiting.
 
 At an item's deadline the worker is killed (SIGKILL: code in C, or code that ignores signals, hears nothing else); items that
-were handed over with it go to the next one. Items that take microseconds are handed over many at a time.
+were handed over with it go to the next one. Items that take microseconds are handed over many at a time, and one worker is all
+that they need: another is started when one of them has waited for `PATIENCE_S`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import logging
 import math
 import pickle
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from time import monotonic
 from types import TracebackType
 from typing import Any, Self
@@ -26,6 +27,7 @@ logger = logging.getLogger(__name__)
 LOAD_DEADLINE_S = 120.0  # to start a worker and import a grader's packages, on a machine that is busy with engines
 CHUNK_S = 0.02  # how much work is handed over at once, by what the last items took
 CHUNK_MAX = 64
+PATIENCE_S = 0.1  # about what a worker's start takes of a processor that engines need
 
 
 @dataclass(slots=True, eq=False)
@@ -33,6 +35,7 @@ class _Job:
     work: bytes
     item: bytes
     outcome: asyncio.Future[Any]
+    since: float = field(default_factory=monotonic)
 
     def fail(self, error: GraderError) -> None:
         if not self.outcome.done():
@@ -46,7 +49,10 @@ class _Job:
 
 
 class WorkerPool:
-    """At most `workers` processes, started when there is work for them. Use as an async context manager."""
+    """At most `workers` processes, started when there is work that those before do not keep up with.
+
+    Use as an async context manager.
+    """
 
     def __init__(self, workers: int, deadline_s: float, load_deadline_s: float = LOAD_DEADLINE_S) -> None:
         self.deadline_s, self.load_deadline_s = deadline_s, load_deadline_s
@@ -55,6 +61,7 @@ class WorkerPool:
         self._idle: deque[asyncio.Future[None]] = deque()
         self._slots: list[asyncio.Task[None]] = []
         self._item_s = CHUNK_S
+        self._growing: asyncio.TimerHandle | None = None
 
     async def __aenter__(self) -> Self:
         return self
@@ -62,6 +69,8 @@ class WorkerPool:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._growing is not None:
+            self._growing.cancel()
         slots = tuple(self._slots)
         for slot in slots:
             slot.cancel()
@@ -91,11 +100,25 @@ class WorkerPool:
         while self._idle:
             if not (idle := self._idle.popleft()).done():
                 return idle.set_result(None)
-        if len(self._slots) < self._workers:
-            slot = asyncio.create_task(self._slot(), name=f"grader-{len(self._slots)}")
-            slot.add_done_callback(self._ended)
-            self._slots.append(slot)
+        if not self._slots:
+            self._add_slot()
+        elif self._growing is None and len(self._slots) < self._workers:
+            self._growing = asyncio.get_running_loop().call_later(PATIENCE_S, self._grow)
         return None
+
+    def _grow(self) -> None:
+        """Another worker, if what has waited longest has done so for long enough; looks again for as long as somebody waits."""
+        self._growing = None
+        if not self._waiting or len(self._slots) >= self._workers:
+            return
+        if (left_s := self._waiting[0].since + PATIENCE_S - monotonic()) <= 0:
+            self._add_slot()
+        self._growing = asyncio.get_running_loop().call_later(max(left_s, PATIENCE_S), self._grow)
+
+    def _add_slot(self) -> None:
+        slot = asyncio.create_task(self._slot(), name=f"grader-{len(self._slots)}")
+        slot.add_done_callback(self._ended)
+        self._slots.append(slot)
 
     def _ended(self, slot: asyncio.Task[None]) -> None:
         """A slot ends when it is cancelled. If a fault of ours ended it, whoever waits must not do so for ever."""

@@ -166,3 +166,8 @@ def sleeps(response: str) -> float:
 def badness(response: str) -> float:
     """How likely the kernel is to take this process when memory is short, of 1000."""
     return int(Path("/proc/self/oom_score_adj").read_text()) / 1000
+
+
+def takes_a_moment(response: str) -> float:
+    time.sleep(0.2)
+    return 1.0

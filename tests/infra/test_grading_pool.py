@@ -329,3 +329,16 @@ async def test_workers_do_not_outlive_a_process_that_is_killed(tmp_path: Path) -
     await process.wait()
     gone, alive = psutil.wait_procs(children, timeout=10)
     assert (len(gone), alive) == (len(children), [])
+
+
+@pytest.mark.parametrize(("patience_s", "most"), [(60.0, 1), (0.01, 4)])
+async def test_another_worker_is_started_only_when_something_has_waited(
+    monkeypatch: pytest.MonkeyPatch, patience_s: float, most: int
+) -> None:
+    monkeypatch.setattr(pools, "PATIENCE_S", patience_s)
+    started = workers()
+    async with GraderPool(workers=4, deadline_s=10.0) as pool:
+        await pool.ready(custom("takes_a_moment"))
+        grading = gather_all(pool.grade(custom("takes_a_moment"), PROBLEM, "7") for _ in range(16))
+        assert [grade.reward for grade in await grading] == [1.0] * 16
+        assert len(workers() - started) == most
