@@ -15,6 +15,7 @@ from prefect.client.schemas.objects import FlowRun, State
 from prefect.runtime import flow_run
 from prefect.states import Completed
 
+from flows.beginning_again import begins_again
 from flows.outcome import Phases, leave_record, recorded, timed
 from infra.concurrency import gather_all
 from infra.fleet.lease import confirm, held
@@ -34,7 +35,7 @@ from tasks.run_dataset import run_dataset
 def clean_up_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:
     """For a flow that was killed, whose `finally` did not run: Prefect's runner calls this in a process of its own."""
     request = EvalRequest.model_validate(flow_run.parameters["request"])
-    if not is_ours_to_settle(request, str(flow_run.id)):
+    if begins_again(request, flow_run, state) or not is_ours_to_settle(request, str(flow_run.id)):
         return
     leave_record(request, f"the flow run ended as {state.name}: {state.message or 'no message'}")
     if request.source.staged:

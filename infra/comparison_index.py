@@ -10,9 +10,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice
 
 from pydantic import TypeAdapter, ValidationError
 
+from infra.charts import MOST_SERIES
 from infra.model import EvalReport, PointRecord, SkippedPoint
 from infra.pictures import thinned
 from infra.store import Store
@@ -25,13 +27,10 @@ MOST_VALUES = 100  # of a run, about 40 kB of JSON
 MOST_BYTES = 1_000_000  # what is larger is none of ours
 
 
-def enter(store: Store, run: str, records: Sequence[Record]) -> list[str]:
-    """Writes the run's line under each of its suites; gives their names."""
-    suites = list(dict.fromkeys(record.suite for record in records))
-    for suite in suites:
-        kept, _ = thinned([record for record in records if record.suite == suite], MOST_VALUES)
-        store.write(f"comparisons/{suite}/{run}.json", _RECORDS.dump_json([_short(record) for record in kept]))
-    return suites
+def enter(store: Store, run: str, suite: str, records: Sequence[Record]) -> None:
+    """Writes those of the run's points that were measured with the suite, in place of what was written of it before."""
+    kept, _ = thinned([record for record in records if record.suite == suite], MOST_VALUES)
+    store.write(f"comparisons/{suite}/{run}.json", _RECORDS.dump_json([_short(record) for record in kept]))
 
 
 def entered(store: Store, suite: str) -> tuple[dict[str, list[Record]], int]:
@@ -60,6 +59,7 @@ def _short(record: Record) -> Record:
         return replace(record, message=record.message[:200])
     results = tuple(
         replace(result, pass_at_k={}, best_at_k={}, lengths=None, score_completed=None, outcomes={}, samples_location="")
-        for result in record.results
+        for result in record.results[:MOST_SERIES]
     )
-    return replace(record, results=results, proofs=(), comparisons=(), phases={})
+    metrics = dict(islice(record.metrics.items(), MOST_SERIES))
+    return replace(record, results=results, metrics=metrics, proofs=(), comparisons=(), phases={})

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from io import BytesIO
 
+from infra.charts import MOST_SERIES, comparison_png, curve_png
 from infra.model import EvalReport, SkippedPoint
 
 logger = logging.getLogger(__name__)
@@ -21,16 +22,12 @@ _COLOURS = (64, 16)
 
 def curve_image(run: str, records: Sequence[Record]) -> tuple[str, str]:
     """A data: URL, and what it leaves out, in words; "" for a picture that would be too large."""
-    from infra.charts import curve_png
-
     kept, note = thinned(records, MOST_MARKS)
     return _data_url(curve_png(run, kept)), note
 
 
 def comparison_image(histories: Mapping[str, Sequence[Record]]) -> tuple[str, str]:
     """As `curve_image`, of several runs on one axis."""
-    from infra.charts import comparison_png
-
     kept = {run: thinned(records, MOST_MARKS // max(1, len(histories))) for run, records in histories.items()}
     notes = {note for _, note in kept.values() if note}
     note = "Not every point of each run is drawn." if notes else ""
@@ -39,7 +36,7 @@ def comparison_image(histories: Mapping[str, Sequence[Record]]) -> tuple[str, st
 
 def thinned(records: Sequence[Record], most_marks: int) -> tuple[list[Record], str]:
     """At most so many values, evenly chosen with the first and the last point, and a note that says so."""
-    each = max((_values(record) for record in records), default=1)
+    each = min(MOST_SERIES, max((_values(record) for record in records), default=1))
     most = max(2, most_marks // max(1, each))
     if len(records) <= most:
         return list(records), ""

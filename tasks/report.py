@@ -62,9 +62,9 @@ async def report(
     record = await asyncio.to_thread(commit, store, await _compared(store, made))
     await asyncio.to_thread(background.start, store.url, point.run)
     if isinstance(record, EvalReport):
-        await gather_all((_show(store, record, manifest), show_history(store, point.run)))
+        await gather_all((_show(store, record, manifest), show_history(store, point.run, record.suite)))
     else:  # who triggered the point had given it up
-        await gather_all((tag_skipped(record.reason), show_history(store, point.run)))
+        await gather_all((tag_skipped(record.reason), show_history(store, point.run, record.suite)))
     return record
 
 

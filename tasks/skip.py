@@ -58,7 +58,7 @@ async def skip(request: PointRequest, skipped: SkippedPoint) -> EvalReport | Ski
     try:
         record = await asyncio.to_thread(commit, store, skipped)
         await asyncio.to_thread(background.start, request.store_url, run)
-        await show_history(store, run)
+        await show_history(store, run, skipped.suite)
     except StoreError as error:
         logger.error("%s: its skip is not in the store yet: %s", skipped.point.name, error)
     if isinstance(record, SkippedPoint):

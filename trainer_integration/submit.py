@@ -37,7 +37,7 @@ from trainer_integration.prefect_api import TERMINAL, PrefectApi, PrefectRefused
 logger = logging.getLogger(__name__)
 TICK_S = 0.25
 POLL_S = 1.0
-RECORD_GRACE_S = 10.0  # between a flow run's end and its record being seen
+RECORD_GRACE_S = 30.0  # between a flow run's end and its record being seen, or a crashed one beginning again
 QUEUE_GRACE_S = 60.0
 PREFECT, DEPLOYMENT, STORE = "Prefect", "deployment", "store"  # what duties need, with a name after the last two
 
@@ -317,9 +317,10 @@ class Submitter:
             self._end(key, flight, "no report within the point's deadline", SkipReason.TIMEOUT)
 
     def _ask(self, flight: InFlight) -> None:
-        if flight.ended_at is None and flight.flow_run_id is not None:
+        """Also of one that has ended: after a crash it may begin again."""
+        if flight.flow_run_id is not None:
             kind, flight.state = self.api.state_of(flight.flow_run_id)
-            flight.ended_at = time.monotonic() if kind in TERMINAL else None
+            flight.ended_at = (flight.ended_at or time.monotonic()) if kind in TERMINAL else None
 
     def _end(self, key: str, flight: InFlight, message: str, reason: SkipReason = SkipReason.CRASHED) -> None:
         """Gives a point that nobody else will finish its record, and frees what was exported for it."""

@@ -39,11 +39,12 @@ def _key(kind: str, name: str) -> str:
 
 
 def history_description(run: str, records: Sequence[Record], shown: int) -> str:
-    """One line, also for a list of artifacts: how many points, how many of them skipped."""
+    """One line, whose beginning is read in a list of artifacts: how many points, how many of them skipped."""
     skipped = sum(isinstance(record, SkippedPoint) for record in records)
-    newest = f", newest: step {max(record.point.step for record in records)}" if records else ""
+    newest = f", newest step {max(record.point.step for record in records)}" if records else ""
     part = f"; the newest {shown} are shown" if shown < len(records) else ""
-    return f"Evaluation history of {run}: {len(records)} points, {skipped} skipped{newest}{part}"
+    points = f"{len(records)} point{'' if len(records) == 1 else 's'}"
+    return f"{points}, {skipped} skipped{newest}{part} · evaluation history of {run}"
 
 
 def curve_markdown(run: str, records: Sequence[Record], image: str, note: str = "", *, store_url: str = "") -> str:

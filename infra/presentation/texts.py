@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 MAX_TEXT = 300
-_MARKUP = re.compile(r"[\\`*_{}\[\]()>#+!|~$&]")
+_MARKUP = re.compile(r"[\\`*_{}\[\]()<>#+!|~$&]")
 _REFERRED_TO = "\\<|&"  # whatever parser splits cells or looks for tags first
 _AT_START = re.compile(r"^(\d{1,9})(?=\.(?:\s|$))|^(?=[-=:])")
 _ADDRESS = re.compile(r"(?i)(https?|ftp|mailto|xmpp)(?=:)|(www)(?=\.)|(\S)(?=@)")

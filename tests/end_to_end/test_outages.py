@@ -92,13 +92,37 @@ def flow_process(flow_run_id: str) -> psutil.Process | None:
     return None
 
 
-def test_a_killed_flow_leaves_a_record_and_no_snapshot(services: RunningStack, points: Points) -> None:
-    slow = points.dataset.model_copy(update={"sampling": Sampling(max_new_tokens=100), "samples_per_prompt": 300})
-    flow_run_id = points.submit(points.request(5, dataset=slow))
-    wait_until(lambda: len(points.store.list("snapshots")) > 0)
+def kill(flow_run_id: str, *, but: int = 0) -> int:
+    """Kills the process of a flow run that is not `but`; gives its pid."""
+    wait_until(lambda: (found := flow_process(flow_run_id)) is not None and found.pid != but, 120)
     process = flow_process(flow_run_id)
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
+    return process.pid
+
+
+def test_a_killed_flow_begins_again_and_goes_on_where_it_was(services: RunningStack, points: Points) -> None:
+    slow = points.dataset.model_copy(update={"sampling": Sampling(max_new_tokens=100), "samples_per_prompt": 50})
+    flow_run_id = points.submit(points.request(4, dataset=slow))
+    wait_until(lambda: any("/log/rows/" in key for key in points.store.list(f"runs/{points.run}/points")), 120)
+    kill(flow_run_id)
+    record = points.record(4)
+    assert isinstance(record, EvalReport), record
+    assert record.results[0].n_samples == 40 * 50
+    wait_until(lambda: has_ended(services, points.run))
+    assert state_of(services, points.run)["run_count"] == 2
+    wanted = {"flow_run_id": {"any_": [flow_run_id]}, "type": {"any_": ["progress"]}}
+    said = [artifact["description"] for artifact in services.post("/artifacts/filter", {"artifacts": wanted})]
+    assert any("from before" in text for text in said), said
+    wait_until(points.nothing_left)
+
+
+def test_a_flow_that_is_killed_twice_leaves_a_record_and_no_snapshot(services: RunningStack, points: Points) -> None:
+    slow = points.dataset.model_copy(update={"sampling": Sampling(max_new_tokens=100), "samples_per_prompt": 300})
+    flow_run_id = points.submit(points.request(5, dataset=slow))
+    wait_until(lambda: len(points.store.list("snapshots")) > 0)
+    first = kill(flow_run_id)
+    kill(flow_run_id, but=first)
     record = points.record(5)
     assert isinstance(record, SkippedPoint)
     assert record.reason == "crashed"

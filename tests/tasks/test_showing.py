@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import uuid
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from tasks import history as histories
 from tasks import report as reporting
 from tasks import showing
 from tasks import skip as skipping
-from tasks.history import MOST_ROWS, show_history
+from tasks.history import show_history
 from tests.infra.examples import POINT, RESULT, SKIPPED, SNAPSHOT, dataset, jsonl, report_at, request, sample
 
 
@@ -80,7 +81,7 @@ async def test_a_prefect_that_takes_nothing_costs_the_artifacts_and_not_the_repo
     assert isinstance(record, EvalReport)
     assert find(Store(tmp_path.as_uri()), POINT, "suite") == record
     assert prefect.shown == {}
-    for what in ("the scores of run", "the report of run", "the history of run"):
+    for what in ("the scores of run", "the report of run", "the table of run", "the curve of run"):
         assert any(what in message and "is not shown" in message and "\n" not in message for message in caplog.messages)
 
 
@@ -128,7 +129,7 @@ async def test_two_runs_of_a_suite_are_compared_and_one_alone_is_not(tmp_path: P
     store = Store(tmp_path.as_uri())
     for run in ("one", "two"):
         commit(store, report_at(0, run=run))
-        await show_history(store, run)
+        await show_history(store, run, "suite")
         assert ("comparison-suite" in prefect.shown) == (run == "two")
     [page] = prefect.shown["comparison-suite"]
     assert "[two](../key/curve-two)" in page
@@ -142,8 +143,30 @@ async def test_the_newest_points_come_first_and_very_long_runs_are_cut(
     store = Store(tmp_path.as_uri())
     for step in range(5):
         commit(store, report_at(step))
-    await show_history(store, "run")
+    await show_history(store, "run", "suite")
     [rows] = prefect.shown["history-run"]
     assert [row["step"] for row in rows] == ["4", "3", "2"]
     assert len(history(store, "run")) == 5
-    assert MOST_ROWS > 10
+
+
+async def test_a_run_with_very_many_metrics_has_few_rows_of_them(tmp_path: Path, prefect: Prefect) -> None:
+    store = Store(tmp_path.as_uri())
+    for step in range(30):
+        commit(store, replace(report_at(step), results=(), metrics={f"task{number}": 0.5 for number in range(500)}))
+    await show_history(store, "run", "suite")
+    [rows] = prefect.shown["history-run"]
+    assert [row["step"] for row in rows] == [str(step) for step in range(29, 19, -1)]
+    assert len(json.dumps(rows)) < 200_000
+
+
+async def test_an_artifact_that_fails_costs_no_other_of_the_run(
+    tmp_path: Path, prefect: Prefect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*given: Any, **named: Any) -> None:
+        raise refused(413)
+
+    monkeypatch.setattr(histories, "acreate_table_artifact", refuse)
+    store = Store(tmp_path.as_uri())
+    commit(store, report_at(0))
+    await show_history(store, "run", "suite")
+    assert set(prefect.shown) == {"curve-run"}
