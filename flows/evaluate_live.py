@@ -22,6 +22,7 @@ from infra.store import Store
 from tasks.attach import attach, confirm
 from tasks.report import report
 from tasks.run_dataset import run_dataset
+from tasks.skip import tag_skipped
 
 
 def record_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:
@@ -46,6 +47,8 @@ async def evaluate_live(request: LiveRequest) -> EvalReport | State[Any]:
 async def _measure(request: LiveRequest, phases: Phases) -> EvalReport | SkippedPoint:
     already = await asyncio.to_thread(find, Store(request.store_url), request.point, request.suite.name)
     if already is not None:  # the trainer has given this point up, and its producer goes on: its engines are not asked
+        if isinstance(already, SkippedPoint):
+            await tag_skipped(already.reason)
         return already
     with timed(phases, "attach"):
         fleet = await attach(request)

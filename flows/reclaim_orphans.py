@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 from prefect import flow
 from prefect.artifacts import acreate_table_artifact
+from pydantic import Field
 
 from infra.config import Settings, load_settings
 from infra.errors import PinpointError, ServiceUnreachable
@@ -24,7 +26,10 @@ DELIVER_S = 30.0
 
 
 @flow(name="reclaim_orphans", flow_run_name="reclaim orphans", persist_result=False, timeout_seconds=TIMEOUT_S)
-async def reclaim_orphans(store_url: str | None = None, dry_run: bool = False) -> int:
+async def reclaim_orphans(
+    store_url: Annotated[str | None, Field(title="Store", description="object store; default: of the settings")] = None,
+    dry_run: Annotated[bool, Field(title="Dry run", description="only list what would be deleted")] = False,
+) -> int:
     """Sweep a store (by default the one of this machine's settings) and every node's staging; gives the bytes freed."""
     settings = load_settings(store_url=store_url)
     found = await asyncio.to_thread(

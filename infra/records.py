@@ -2,7 +2,8 @@
 
 Each (run, point, suite) has exactly one terminal record: a report or a skip. Layout below the store's root:
 `runs/RUN/points/POINT/SUITE/record.json`, samples beside it (`samples/DATASET/*.parquet`), `runs/RUN/sinks/...`, what was
-written of the run to which sink, and `runs/RUN/progress/ATTEMPT.json`, the step that this start of the trainer is at.
+written of the run to which sink, `runs/RUN/progress/ATTEMPT.json`, the step that this start of the trainer is at, and
+`comparisons/SUITE/RUN.json`, the run's points of a suite in short, for comparisons of runs.
 """
 
 from __future__ import annotations

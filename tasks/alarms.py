@@ -18,6 +18,7 @@ from infra.alarms import Alarm, alarm_of
 from infra.model import EvalPoint, EvalReport, PointRequest, SkippedPoint
 from infra.records import now
 from infra.store import Store
+from tasks.tagging import tag_run
 
 logger = logging.getLogger(__name__)
 EVENT = "pinpoint.alarm"
@@ -35,13 +36,6 @@ async def raise_alarm(request: PointRequest, record: EvalReport | SkippedPoint) 
                 await _tell(record.point, alarm)
     except (TimeoutError, httpx.HTTPError) as error:
         logger.warning("%s: nobody was notified: %r", record.point.name, error)
-
-
-async def tag_run(*tags: str) -> None:
-    """Adds tags to the flow run that is under way."""
-    async with get_client() as client:
-        current = await client.read_flow_run(flow_run.id)
-        await client.update_flow_run(flow_run.id, tags={*current.tags, *tags})
 
 
 async def _tell(point: EvalPoint, alarm: Alarm) -> None:

@@ -6,8 +6,6 @@ import asyncio
 import logging
 
 from prefect import task
-from prefect.client.orchestration import get_client
-from prefect.runtime import flow_run
 
 from infra import errors
 from infra.errors import EvalSkip, StoreError
@@ -18,6 +16,7 @@ from infra.store import Store
 from tasks.history import show_history
 from tasks.retrying import UNCACHED
 from tasks.showing import shown
+from tasks.tagging import tag_run
 
 logger = logging.getLogger(__name__)
 REASONS: tuple[tuple[type[BaseException], SkipReason], ...] = (
@@ -68,10 +67,4 @@ async def skip(request: PointRequest, skipped: SkippedPoint) -> EvalReport | Ski
 
 async def tag_skipped(reason: str) -> None:
     """Marks the flow run that is under way, so that a filter for `skipped:REASON` finds it."""
-    await shown(f"the tag skipped:{reason}", _tag(f"skipped:{reason}"))
-
-
-async def _tag(tag: str) -> None:
-    async with get_client() as client:
-        current = await client.read_flow_run(flow_run.id)
-        await client.update_flow_run(flow_run.id, tags={*current.tags, tag})
+    await shown(f"the tag skipped:{reason}", tag_run(f"skipped:{reason}"))

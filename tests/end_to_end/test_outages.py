@@ -92,20 +92,24 @@ def flow_process(flow_run_id: str) -> psutil.Process | None:
     return None
 
 
-def kill(flow_run_id: str, *, but: int = 0) -> int:
-    """Kills the process of a flow run that is not `but`; gives its pid."""
-    wait_until(lambda: (found := flow_process(flow_run_id)) is not None and found.pid != but, 120)
+def kill_run(services: RunningStack, points: Points, flow_run_id: str, start: int) -> None:
+    """Kills the process of its so-manieth start."""
+
+    def is_running() -> bool:
+        found = state_of(services, points.run)
+        return (found["run_count"], found["state"]["type"]) == (start, "RUNNING")
+
+    wait_until(is_running, 120)
     process = flow_process(flow_run_id)
     assert process is not None
     os.kill(process.pid, signal.SIGKILL)
-    return process.pid
 
 
 def test_a_killed_flow_begins_again_and_goes_on_where_it_was(services: RunningStack, points: Points) -> None:
     slow = points.dataset.model_copy(update={"sampling": Sampling(max_new_tokens=100), "samples_per_prompt": 50})
     flow_run_id = points.submit(points.request(4, dataset=slow))
     wait_until(lambda: any("/log/rows/" in key for key in points.store.list(f"runs/{points.run}/points")), 120)
-    kill(flow_run_id)
+    kill_run(services, points, flow_run_id, 1)
     record = points.record(4)
     assert isinstance(record, EvalReport), record
     assert record.results[0].n_samples == 40 * 50
@@ -121,8 +125,9 @@ def test_a_flow_that_is_killed_twice_leaves_a_record_and_no_snapshot(services: R
     slow = points.dataset.model_copy(update={"sampling": Sampling(max_new_tokens=100), "samples_per_prompt": 300})
     flow_run_id = points.submit(points.request(5, dataset=slow))
     wait_until(lambda: len(points.store.list("snapshots")) > 0)
-    first = kill(flow_run_id)
-    kill(flow_run_id, but=first)
+    for start in (1, 2):
+        wait_until(lambda: len(points.store.list("snapshots")) > 0)
+        kill_run(services, points, flow_run_id, start)
     record = points.record(5)
     assert isinstance(record, SkippedPoint)
     assert record.reason == "crashed"
