@@ -25,6 +25,7 @@ from infra.errors import ServiceUnreachable
 from infra.presentation import plain
 
 FAULTY = 1
+REMEDIES = {"store": "correct PINPOINT_STORE_URL or --store, and give credentials that may write: docs/settings.md"}
 MARKS = {"ok": "[green]ok   [/]", "note": "[yellow]note [/]", "fault": "[red]fault[/]"}
 out = Console()
 
@@ -39,7 +40,7 @@ def doctor(
     settings.export_s3()
     findings: list[Finding] = []
     for piece, check in _checks(settings):
-        for finding in found_by(piece, check):
+        for finding in found_by(piece, check, REMEDIES.get(piece, "")):
             findings.append(finding)
             if not as_json:
                 _tell(finding)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sys
 
+import httpx
 from prefect import aserve
 from prefect.deployments.runner import RunnerDeployment
 from prefect.types.entrypoint import EntrypointType
@@ -19,6 +20,7 @@ from flows.reclaim_orphans import reclaim_orphans
 from flows.reevaluate_saved import reevaluate_saved
 from flows.schedules import PAUSED, kept
 from flows.secrets_block import load_secrets
+from flows.stack import PASSWORD_REMEDY, REFUSED
 from infra.config import load_settings
 from infra.errors import PinpointError
 from infra.processes import end_group_with_parent
@@ -78,3 +80,7 @@ if __name__ == "__main__":
         asyncio.run(_main())
     except PinpointError as error:
         sys.exit(f"error: {error}")
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code not in REFUSED:
+            raise
+        sys.exit(f"error: Prefect at {error.request.url} answers {error.response.status_code}: {PASSWORD_REMEDY}")

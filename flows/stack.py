@@ -37,6 +37,8 @@ SERVER_TIMEOUT_S = 180.0
 RAY_TIMEOUT_S = 180.0
 RUNNER_TIMEOUT_S = 180.0
 PROBE_TIMEOUT_S = 3.0
+REFUSED = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
+PASSWORD_REMEDY = "set PREFECT_API_AUTH_STRING to the server's user:password"
 PREFECT_ENVIRONMENT = {
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false",
     "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
@@ -82,23 +84,23 @@ def local_stack(settings: Settings, *, port: int | None = None, runner: bool = T
         os.environ.update(PREFECT_API_URL=api, PINPOINT_PREFECT_API_URL=api)
         ray_address = settings.ray_address or started.enter_context(_ray(logs))
         os.environ["PINPOINT_RAY_ADDRESS"] = ray_address
+        stack = Stack(prefect_api_url=api, ray_address=ray_address, logs=logs)
         if runner:
-            started.enter_context(_runner(api, logs))
-        yield Stack(prefect_api_url=api, ray_address=ray_address, logs=logs)
+            started.enter_context(local_runner(stack))
+        yield stack
 
 
 def check_prefect(api_url: str) -> None:
     """Raises ServiceUnreachable unless a Prefect API answers there now, and takes our credentials."""
-    remedy = "start it (`pinpoint up`), or correct PINPOINT_PREFECT_API_URL"
     try:
         answer = httpx.get(f"{api_url}/admin/version", timeout=PROBE_TIMEOUT_S, headers=authorization())
-        if answer.status_code == httpx.codes.OK:
-            return
-        if answer.status_code in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
-            remedy = f"it answers {answer.status_code}: set PREFECT_API_AUTH_STRING to the server's user:password"
     except httpx.HTTPError:
-        pass
-    raise ServiceUnreachable("Prefect", api_url, remedy)
+        raise ServiceUnreachable("Prefect", api_url, "start it (`pinpoint up`), or correct PINPOINT_PREFECT_API_URL") from None
+    if answer.status_code in REFUSED:
+        raise ServiceUnreachable("Prefect", api_url, f"it answers {answer.status_code}: {PASSWORD_REMEDY}")
+    if answer.status_code != httpx.codes.OK or not answer.text.startswith('"'):  # its version, as JSON
+        remedy = f"it answers {answer.status_code} to /admin/version: correct PINPOINT_PREFECT_API_URL, which ends in /api"
+        raise ServiceUnreachable("Prefect", api_url, remedy)
 
 
 @contextmanager
@@ -168,8 +170,9 @@ def _ray(logs: Path) -> Iterator[str]:
 
 
 @contextmanager
-def _runner(api: str, logs: Path) -> Iterator[None]:
-    log = logs / "runner.log"
+def local_runner(stack: Stack) -> Iterator[None]:
+    """Runs the flows of a stack that was started without a runner. Raises ServiceUnreachable with what it said."""
+    log, api = stack.logs / "runner.log", stack.prefect_api_url
     process = start([sys.executable, "-m", "flows.serve", "--end-with-parent"], log, {})
     deployment = f"{api}/deployments/name/evaluate_snapshot/pinpoint"
     try:

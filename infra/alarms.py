@@ -1,8 +1,8 @@
 """What of a run is worth a notification: tags of its flow runs, by which people filter and automations are triggered.
 
 `final` is on the last point of a run. `regression` is on a point that is lower than the one before, beyond chance.
-`skips-in-a-row` is on a skipped point if at least `IN_A_ROW` of its suite's points are skipped, this one and those before it
-that have a record.
+`skips-in-a-row` is on a skipped point if its suite's points at `IN_A_ROW` steps are skipped, this one and those before it that
+have a record; of a step that was tried again the last attempt counts.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from dataclasses import dataclass
 
-from infra.errors import StoreError
+from infra.errors import PinpointError
 from infra.model import EvalPoint, EvalReport, SkippedPoint
 from infra.records import find_before
 from infra.store import Store
@@ -40,7 +40,7 @@ def alarm_of(store: Store, record: EvalReport | SkippedPoint) -> Alarm | None:
         return _regression(record)
     try:
         before = find_before(store, record.point, record.suite, IN_A_ROW - 1)
-    except (StoreError, ValueError) as error:
+    except (PinpointError, ValueError) as error:
         logger.warning("%s: the points before it can't be read, nor skips in a row be seen: %s", record.point.name, error)
         return None
     skips = [one for one in before if isinstance(one, SkippedPoint)]

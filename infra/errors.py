@@ -3,7 +3,8 @@
 PinpointError
 ├── ConfigError            what the user wrote can't be meant
 │   ├── UnknownKey         a key or variable nobody reads; names the nearest right one
-│   └── DatasetError       a dataset file that is missing, or a row that can't be read
+│   ├── DatasetError       a dataset file that is missing, or a row that can't be read
+│   └── PointSkipped       a point that was named has no number: it was skipped
 ├── ServiceUnreachable     Prefect or Ray does not answer
 ├── PortInUse              a local service can't be started on the port asked for
 ├── StoreError             the object store failed
@@ -11,6 +12,7 @@ PinpointError
 │   ├── StoreDenied        wrong or missing credentials
 │   ├── StoreFull          no room for the snapshot
 │   ├── StoreStalled       a transfer that did not move for too long
+│   ├── RecordDamaged      what lies where a point's record is, is none; a ValueError too
 │   └── AlreadyExists      a conditional create lost
 ├── SnapshotError
 │   ├── SnapshotMissing    no manifest, or no checkpoint folder
@@ -103,6 +105,16 @@ class DatasetError(ConfigError):
         super().__init__(f"{place}: {message}")
 
 
+class PointSkipped(ConfigError):
+    """`point` and `suite` are those of the record, a skip for `reason`; `remedy` says what to name instead."""
+
+    def __init__(self, point: str, *, suite: str, reason: str, message: str, remedy: str = "") -> None:
+        self.point, self.suite, self.reason = point, suite, reason
+        why = " ".join(f"{reason}: {message}".split())
+        said = f"{point} has no number under suite {suite}, it was skipped, {why}"
+        super().__init__(f"{said}; {remedy}" if remedy else said)
+
+
 class ServiceUnreachable(PinpointError):
     def __init__(self, service: str, address: str, remedy: str) -> None:
         self.service, self.address = service, address
@@ -133,6 +145,15 @@ class StoreFull(StoreError):
 
 class StoreStalled(StoreError):
     pass
+
+
+class RecordDamaged(StoreError, ValueError):
+    """The object at `location` is no record: cut short, overwritten, or of something else."""
+
+    def __init__(self, location: str, fault: str) -> None:
+        self.location = location
+        remedy = "put it back from a copy, or delete it: the point then has no record"
+        super().__init__(f"the record {location} can't be read ({' '.join(fault.split())[:200]}): {remedy}")
 
 
 class AlreadyExists(StoreError):

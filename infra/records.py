@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator
@@ -17,9 +18,9 @@ from datetime import UTC, datetime
 from io import BytesIO
 from pathlib import Path
 
-from pydantic import TypeAdapter
+from pydantic import TypeAdapter, ValidationError
 
-from infra.errors import AlreadyExists, ConfigError
+from infra.errors import AlreadyExists, ConfigError, RecordDamaged
 from infra.model import EvalPoint, EvalReport, PointRecord, Sample, SkippedPoint
 from infra.model.results import RECORD_FORMAT
 from infra.store import Store
@@ -27,6 +28,7 @@ from infra.store import Store
 logger = logging.getLogger(__name__)
 _RECORD: TypeAdapter[EvalReport | SkippedPoint] = TypeAdapter(PointRecord)
 _SAMPLE = TypeAdapter(Sample)
+_POINT = re.compile(r"step(?P<step>\d+)-a(?P<attempt>\d+)")
 
 
 def point_prefix(point: EvalPoint, suite: str) -> str:
@@ -43,7 +45,7 @@ def commit(store: Store, record: EvalReport | SkippedPoint) -> EvalReport | Skip
     try:
         store.create(key, _RECORD.dump_json(record, indent=1))
     except AlreadyExists:
-        first = _parsed(key, store.read(key))
+        first = _parsed(store, key)
         logger.warning("%s, suite %s has a record already (%s): kept", record.point.name, record.suite, first.kind)
         return first
     return record
@@ -52,7 +54,7 @@ def commit(store: Store, record: EvalReport | SkippedPoint) -> EvalReport | Skip
 def find(store: Store, point: EvalPoint, suite: str) -> EvalReport | SkippedPoint | None:
     key = record_key(point, suite)
     try:
-        return _parsed(key, store.read(key))
+        return _parsed(store, key)
     except FileNotFoundError:
         return None
 
@@ -60,16 +62,20 @@ def find(store: Store, point: EvalPoint, suite: str) -> EvalReport | SkippedPoin
 def history(store: Store, run: str) -> list[EvalReport | SkippedPoint]:
     """All records of a run, by step, attempt and suite."""
     keys = [key for key in store.list(f"runs/{run}/points") if key.endswith("/record.json")]
-    records = [_parsed(key, store.read(key)) for key in keys]
+    records = [_parsed(store, key) for key in keys]
     return sorted(records, key=lambda record: (record.point.step, record.point.attempt, record.suite))
 
 
 def find_before(store: Store, point: EvalPoint, suite: str, at_most: int) -> list[EvalReport | SkippedPoint]:
-    """The last records of the same suite at earlier steps, or attempts, of the run; newest first."""
-    folder = f"runs/{point.run}/points/"
-    named = {key for key in store.list(folder[:-1]) if key.endswith(f"/{suite}/record.json")}
-    earlier = sorted((key for key in named if key.removeprefix(folder).split("/")[0] < point.key), reverse=True)
-    return [_parsed(key, store.read(key)) for key in earlier[:at_most]]
+    """The last attempt's record of the same suite at each of the last earlier steps of the run, newest first."""
+    folder, end = f"runs/{point.run}/points/", f"/{suite}/record.json"
+    last: dict[int, tuple[int, str]] = {}
+    for key in store.list(folder[:-1]):
+        named = _POINT.fullmatch(key.removeprefix(folder).removesuffix(end)) if key.endswith(end) else None
+        if named is not None and int(named["step"]) < point.step:
+            step, attempt = int(named["step"]), int(named["attempt"])
+            last[step] = max(last.get(step, (-1, "")), (attempt, key))
+    return [_parsed(store, key) for step in sorted(last, reverse=True)[:at_most] for _, key in [last[step]]]
 
 
 def runs(store: Store) -> list[str]:
@@ -77,13 +83,26 @@ def runs(store: Store) -> list[str]:
     return sorted({key.split("/")[1] for key in store.list("runs") if key.endswith("/record.json")})
 
 
-def _parsed(key: str, data: bytes) -> EvalReport | SkippedPoint:
-    """Raises ConfigError for a record of a format that this Pinpoint does not know, ValueError for what is no record."""
-    loaded = json.loads(data)
-    written = loaded.get("format", RECORD_FORMAT) if isinstance(loaded, dict) else RECORD_FORMAT
-    if written > RECORD_FORMAT:
-        raise ConfigError(f"{key} has format {written}; this Pinpoint reads format {RECORD_FORMAT}: upgrade it")
-    return _RECORD.validate_json(data)
+def _parsed(store: Store, key: str) -> EvalReport | SkippedPoint:
+    """Raises FileNotFoundError without a record there, ConfigError for a format yet to come, RecordDamaged for what is none."""
+    data = store.read(key)
+    try:
+        loaded = json.loads(data)
+        written = loaded.get("format", RECORD_FORMAT) if isinstance(loaded, dict) else RECORD_FORMAT
+        if written <= RECORD_FORMAT:
+            return _RECORD.validate_json(data)
+    except (ValueError, TypeError, RecursionError, ConfigError) as error:  # ConfigError: a name that no run can have, for one
+        raise RecordDamaged(store.url_of(key), _fault(error)) from error
+    raise ConfigError(f"{key} has format {written}; this Pinpoint reads format {RECORD_FORMAT}: upgrade it")
+
+
+def _fault(error: Exception) -> str:
+    """One line without what was in the file, and without pydantic's addresses."""
+    if not isinstance(error, ValidationError):
+        return str(error) or type(error).__name__
+    first, count = error.errors(include_url=False, include_input=False, include_context=False)[0], error.error_count()
+    place = "".join(f"{part}: " for part in [".".join(map(str, first["loc"]))] if part)
+    return f"{place}{first['msg']}" + (f", and {count - 1} more" if count > 1 else "")
 
 
 def next_attempt(store: Store, run: str) -> int:

@@ -10,7 +10,6 @@ import logging
 import uuid
 from typing import Any
 
-import httpx
 from prefect.client.orchestration import get_client
 from prefect.runtime import flow_run
 
@@ -18,24 +17,24 @@ from infra.alarms import Alarm, alarm_of
 from infra.model import EvalPoint, EvalReport, PointRequest, SkippedPoint
 from infra.records import now
 from infra.store import Store
+from tasks.showing import shown
 from tasks.tagging import tag_run
 
 logger = logging.getLogger(__name__)
 EVENT = "pinpoint.alarm"
-DEADLINE_S = 30.0
 
 
 async def raise_alarm(request: PointRequest, record: EvalReport | SkippedPoint) -> None:
-    """Best effort: a Prefect or a store that gives no answer costs the notification, never the point."""
-    try:
-        async with asyncio.timeout(DEADLINE_S):
-            alarm = await asyncio.to_thread(lambda: alarm_of(Store(request.store_url), record))
-            if alarm is not None:
-                logger.warning("%s: %s", record.point.name, alarm.message)
-                await tag_run(alarm.tag)
-                await _tell(record.point, alarm)
-    except (TimeoutError, httpx.HTTPError) as error:
-        logger.warning("%s: nobody was notified: %r", record.point.name, error)
+    """A Prefect or a store that gives no answer, or a flow run that was deleted, costs the notification, never the point."""
+    await shown(f"the alarm of {record.point.name}", _raise(request, record))
+
+
+async def _raise(request: PointRequest, record: EvalReport | SkippedPoint) -> None:
+    alarm = await asyncio.to_thread(lambda: alarm_of(Store(request.store_url), record))
+    if alarm is not None:
+        logger.warning("%s: %s", record.point.name, alarm.message)
+        await tag_run(alarm.tag)
+        await _tell(record.point, alarm)
 
 
 async def _tell(point: EvalPoint, alarm: Alarm) -> None:

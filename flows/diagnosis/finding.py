@@ -22,9 +22,9 @@ class Finding:
     remedy: str = ""
 
 
-def found_by(piece: str, check: Check) -> Sequence[Finding]:
-    """What `check` finds; an outage that it meets is a fault of `piece`, whose message names the remedy."""
+def found_by(piece: str, check: Check, remedy: str = "") -> Sequence[Finding]:
+    """What `check` finds; an outage that it meets is a fault of `piece`, whose message names the remedy, or `remedy` does."""
     try:
         return check()
     except PinpointError as error:
-        return [Finding(piece=piece, verdict="fault", found=str(error))]
+        return [Finding(piece=piece, verdict="fault", found=str(error), remedy=remedy)]

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.metadata
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,7 +17,14 @@ from infra.model import FleetSpec
 
 ENGINE_TIMEOUT_S = 120.0
 NODES = 32  # that are looked at; more would be started at once
-EMBEDDED = ("torch", "transformers", "safetensors")
+EMBEDDED = """
+import infra.engines.embedded.__main__, torch, transformers
+print(f"embedded, torch {torch.__version__}, transformers {transformers.__version__}")
+"""
+SGLANG = """
+import sglang, sglang.srt.server_args
+print(f"SGLang {sglang.__version__}")
+"""
 
 
 def check_ray_cluster(address: str | None, fleet: FleetSpec) -> Sequence[Finding]:
@@ -64,7 +71,7 @@ async def _engines(fleet: FleetSpec, nodes: Mapping[str, Mapping[str, Any]]) -> 
             findings.append(Finding(piece=where, verdict="ok", found=said))
         except TimeoutError:
             findings.append(Finding(piece=where, verdict="fault", found=f"no answer within {ENGINE_TIMEOUT_S:g} s"))
-        except (PinpointError, RuntimeError, ImportError) as error:
+        except (PinpointError, RuntimeError) as error:
             findings.append(Finding(piece=where, verdict="fault", found=str(error), remedy=_remedy(fleet)))
     if len(nodes) > NODES:
         findings.append(Finding(piece="engine", verdict="note", found=f"{len(nodes) - NODES} further nodes were not looked at"))
@@ -74,22 +81,20 @@ async def _engines(fleet: FleetSpec, nodes: Mapping[str, Mapping[str, Any]]) -> 
 def _engine_here(fleet: FleetSpec) -> Finding:
     try:
         return Finding(piece="engine here", verdict="ok", found=engine_version(fleet))
-    except (RuntimeError, ImportError) as error:
+    except RuntimeError as error:
         return Finding(piece="engine here", verdict="fault", found=str(error), remedy=_remedy(fleet))
 
 
 def engine_version(fleet: FleetSpec) -> str:
-    """What serves the fleet's engines on this machine. Raises RuntimeError, or ImportError, if it can't be imported."""
-    if fleet.engine == "embedded":
-        return "embedded, " + ", ".join(f"{name} {importlib.metadata.version(name)}" for name in EMBEDDED)
-    command = [*interpreter(fleet), "-c", "import sglang; print(sglang.__version__)"]
+    """What serves the fleet's engines on this machine, imported by its own interpreter. Raises RuntimeError if that fails."""
+    python, code = ([sys.executable], EMBEDDED) if fleet.engine == "embedded" else (interpreter(fleet), SGLANG)
     try:
-        asked = subprocess.run(command, capture_output=True, text=True, timeout=ENGINE_TIMEOUT_S, check=False)
+        asked = subprocess.run([*python, "-c", code], capture_output=True, text=True, timeout=ENGINE_TIMEOUT_S, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise RuntimeError(f"{command[-3]}: {error}") from None
+        raise RuntimeError(f"{python[-1]}: {error}") from None
     if asked.returncode:
-        raise RuntimeError(f"{command[-3]} can't import sglang: {' '.join(asked.stderr.split())[-200:]}")
-    return f"SGLang {asked.stdout.split()[-1]}, of {command[-3]}"
+        raise RuntimeError(f"{python[-1]} can't import the {fleet.engine} engine: {' '.join(asked.stderr.split())[-200:]}")
+    return asked.stdout.splitlines()[-1]
 
 
 def _remedy(fleet: FleetSpec) -> str:

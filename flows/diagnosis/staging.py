@@ -16,7 +16,7 @@ PIECE = "staging"
 
 def check_staging(folder: Path) -> Sequence[Finding]:
     """Of this machine: a trainer stages on its own hosts, which `pinpoint doctor` there looks at."""
-    existing = next(path for path in (folder, *folder.parents) if path.is_dir())
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
     try:
         with tempfile.NamedTemporaryFile(dir=existing, prefix=".pinpoint-doctor-"):
             pass

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
+import threading
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,18 @@ def empty_prefect(services: RunningStack, tmp_path_factory: pytest.TempPathFacto
     settings = load_settings(home=home, ray_address=services.stack.ray_address)
     with local_stack(settings.model_copy(update={"prefect_api_url": None}), port=free_port(), runner=False) as stack:
         yield stack
+
+
+class Page(BaseHTTPRequestHandler):
+    """Answers everything, as a proxy's error page may."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"<html>welcome</html>")
+
+    def log_message(self, *_: object) -> None:
+        pass
 
 
 def asked(*arguments: str, **environment: str) -> tuple[int, list[dict[str, Any]]]:
@@ -103,6 +117,28 @@ def test_a_prefect_without_deployments_or_without_a_runner_is_named(
     prefect("work-pool", "pause", "pinpoint", **environment)
     _, findings = asked("--store", url, PINPOINT_PREFECT_API_URL=api)
     assert "work pool pinpoint is paused" in faults(findings)["work pool"]
+
+
+def test_a_page_that_is_no_prefect_api_and_an_engine_that_can_not_be_imported_are_named(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("raise ImportError('libcudart is not here')")
+    (tmp_path / "file").touch()
+    with ThreadingHTTPServer(("127.0.0.1", 0), Page) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        environment = bare_environment(
+            PINPOINT_HOME=str(tmp_path),
+            PINPOINT_PREFECT_API_URL=f"http://127.0.0.1:{server.server_port}",
+            PINPOINT_STAGING_DIR=str(tmp_path / "file" / "staging"),
+            PYTHONPATH=str(tmp_path),
+        )
+        command = [PINPOINT, "doctor", "--json", "--store", (tmp_path / "file").as_uri()]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        server.shutdown()
+    assert done.returncode == 1, done.stderr
+    found = faults(json.loads(done.stdout))
+    assert set(found) == {"store", "staging", "Prefect", "engine here"}
+    assert "which ends in /api" in found["Prefect"]
+    assert "libcudart is not here" in found["engine here"]
+    assert "PINPOINT_STORE_URL" in found["store"]
 
 
 def test_services_that_do_not_answer_are_named_and_others_looked_at_all_the_same(tmp_path: Path) -> None:

@@ -19,20 +19,22 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary
 
 from flows.asked import submit_and_wait
 from flows.secrets_block import load_secrets
-from flows.stack import Stack, stack_of
+from flows.stack import Stack, local_runner, local_stack
 from infra.config import load_settings
 from infra.model import DatasetSpec, EvalPoint, EvalReport, EvalRequest, Sampling, SkippedPoint, SnapshotSource, Suite
 from infra.records import find, now
 from infra.store import Store
 from tests.end_to_end.command import PINPOINT
 from tests.end_to_end.points import wait_until
+from tests.infra.graders import custom
 from tests.services.ports import free_port
-from tests.services.postgres import Postgres, postgres
+from tests.services.postgres import PASSWORD, Postgres, postgres
 from tests.services.stack import FLEET
 from trainer_integration.outbox import DEPLOYMENT, Delivery
 from trainer_integration.prefect_api import PrefectApi, authorization
 
 SECRET = "admin:only for those who know"
+OF_BLOCK = {"OF_A_BLOCK": "a secret of a block", "WANDB_API_KEY": "a key of a block"}
 RUNS = "SELECT count(*) FROM flow_run WHERE name = {name!r} AND state_name = {state!r}"
 
 
@@ -53,8 +55,11 @@ def stack(database: Postgres) -> Iterator[Stack]:
         "PREFECT_SERVER_API_AUTH_STRING": SECRET,
     }
     try:
-        with stack_of(load_settings(), port=free_port()) as running:
-            yield running
+        with local_stack(load_settings(), port=free_port(), runner=False) as running:
+            save_block(running, "pinpoint-secrets", OF_BLOCK)
+            os.environ["PINPOINT_SECRETS_BLOCK"] = "pinpoint-secrets"
+            with local_runner(running):
+                yield running
     finally:
         os.environ.clear()
         os.environ |= before
@@ -123,20 +128,24 @@ def test_a_command_without_the_password_says_which_variable_has_it(stack: Stack,
     assert "401" in done.stderr
 
 
-def test_secrets_of_a_block_reach_flows_and_lie_encrypted(
-    stack: Stack, database: Postgres, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_secrets_of_a_block_reach_flows_and_their_graders(stack: Stack, database: Postgres, model: Path) -> None:
+    settings = load_settings()
+    asked = request_of(settings.home, model, 60)
+    graded = asked.suite.datasets[0].model_copy(update={"grader": custom("knows_a_secret").grader})
+    request = asked.model_copy(update={"suite": Suite(name="secrets", datasets=(graded,))})
+    assert submit_and_wait(request, settings, stack.prefect_api_url)
+    report = find(Store(settings.store), request.point, "secrets")
+    assert isinstance(report, EvalReport), report
+    assert report.results[0].score is not None
+    assert report.results[0].score.mean == 1.0
+
+
+def test_what_the_runner_has_itself_stays(stack: Stack, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "of the runner itself")
     monkeypatch.delenv("OF_A_BLOCK", raising=False)
-    value = {"OF_A_BLOCK": "a secret of a block", "WANDB_API_KEY": "of the block"}
-    save_block(stack, "pinpoint-secrets", value)
     with known_to(stack):
         assert asyncio.run(load_secrets("pinpoint-secrets")) == ["OF_A_BLOCK"]
-    assert (os.environ["OF_A_BLOCK"], os.environ["WANDB_API_KEY"]) == ("a secret of a block", "of the runner itself")
-    monkeypatch.delenv("OF_A_BLOCK")
-    stored = database.asked("SELECT string_agg(data::text, '') FROM block_document")
-    assert stored
-    assert "secret of a block" not in stored
+    assert (os.environ.pop("OF_A_BLOCK"), os.environ["WANDB_API_KEY"]) == ("a secret of a block", "of the runner itself")
 
 
 @pytest.mark.parametrize(
@@ -154,14 +163,24 @@ def test_a_runner_whose_secrets_can_not_be_had_says_so_and_tells_none(stack: Sta
     assert "plain text" not in done.stderr
 
 
+def test_a_runner_without_the_password_says_which_variable_has_it(stack: Stack) -> None:
+    environment = {name: value for name, value in os.environ.items() if "AUTH_STRING" not in name}
+    environment |= {"PREFECT_API_URL": stack.prefect_api_url, "PINPOINT_SECRETS_BLOCK": "pinpoint-secrets"}
+    command = [sys.executable, "-m", "flows.serve"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert "answers 401: set PREFECT_API_AUTH_STRING" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_no_secret_is_in_a_log_a_record_or_the_database(stack: Stack, database: Postgres) -> None:
     """Runs after the others, whose traces it looks at."""
-    secrets = [SECRET, SECRET.split(":")[1], authorization()["Authorization"].split()[1], database.url]
-    written = "\n".join(path.read_text(errors="replace") for path in stack.logs.iterdir())
+    encoded = authorization()["Authorization"].split()[1]
+    secrets = [SECRET, SECRET.split(":")[1], encoded, database.url, PASSWORD, *OF_BLOCK.values()]
+    logs = "\n".join(path.read_text(errors="replace") for path in stack.logs.iterdir())
     store = Store(load_settings().store)
-    records = "\n".join(store.read(key).decode(errors="replace") for key in store.list("runs") if key.endswith(".json"))
-    told = database.asked("SELECT string_agg(log::text, '') FROM log") + database.asked(
-        "SELECT string_agg(flow_run::text, '') FROM flow_run"
-    )
-    assert "on-postgres" in told
-    assert [secret for secret in secrets if secret in written + records + told] == []
+    records = "\n".join(store.read(key).decode(errors="replace") for key in store.list(""))
+    rows = database.dumped()
+    assert all("on-postgres" in told for told in (records, rows))
+    assert "pinpoint-secrets" in rows
+    assert [secret for secret in secrets if secret in logs + records + rows] == []

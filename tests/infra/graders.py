@@ -168,6 +168,10 @@ def badness(response: str) -> float:
     return int(Path("/proc/self/oom_score_adj").read_text()) / 1000
 
 
+def knows_a_secret(response: str) -> bool:
+    return os.environ.get("OF_A_BLOCK") == "a secret of a block"
+
+
 def takes_a_moment(response: str) -> float:
     time.sleep(0.2)
     return 1.0

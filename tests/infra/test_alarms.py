@@ -49,6 +49,16 @@ def test_skips_of_another_suite_or_at_later_steps_do_not_count(store: Store) -> 
     assert alarm_of(store, commit(store, skip_at(60))) is None
 
 
+def test_a_step_that_is_tried_again_is_one_skip(store: Store) -> None:
+    for attempt in range(12):
+        assert alarm_of(store, commit(store, skip_at(20, attempt=attempt))) is None
+    for attempt in (8, 9):
+        commit(store, skip_at(40, attempt=attempt))
+    commit(store, replace(report_at(40), point=EvalPoint(run="run", step=40, attempt=10), suite="suite"))
+    assert alarm_of(store, commit(store, skip_at(60))) is None
+    assert alarm_of(store, commit(store, skip_at(80))) is None
+
+
 def test_points_before_that_can_not_be_read_give_no_alarm(store: Store, caplog: pytest.LogCaptureFixture) -> None:
     for step in (20, 40):
         commit(store, skip_at(step))

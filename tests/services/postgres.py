@@ -34,9 +34,16 @@ class Postgres:
 
     def asked(self, query: str) -> str:
         """The answer of psql, without decoration."""
-        command = [_program("psql"), "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", "postgres", "-Atc", query]
+        return self._told("psql", "-Atc", query).strip()
+
+    def dumped(self) -> str:
+        """Every row of every table."""
+        return self._told("pg_dump", "--data-only")
+
+    def _told(self, program: str, *arguments: str) -> str:
+        command = [_program(program), "-h", "127.0.0.1", "-p", str(self.port), "-U", USER, "-d", "postgres", *arguments]
         environment = {**os.environ, "PGPASSWORD": PASSWORD}
-        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout.strip()
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=60).stdout
 
 
 @contextmanager

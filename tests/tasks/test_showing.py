@@ -11,11 +11,12 @@ from typing import Any
 
 import httpx
 import pytest
-from prefect.exceptions import PrefectHTTPStatusError
+from prefect.exceptions import ObjectNotFound, PrefectHTTPStatusError
 
-from infra.model import Delivered, EvalReport, SkippedPoint
+from infra.model import Delivered, EvalPoint, EvalReport, SkippedPoint
 from infra.records import commit, find, history, write_samples
 from infra.store import Store
+from tasks import alarms as alarming
 from tasks import history as histories
 from tasks import report as reporting
 from tasks import showing
@@ -54,7 +55,8 @@ def prefect(monkeypatch: pytest.MonkeyPatch) -> Prefect:
     for module in (histories, reporting):
         monkeypatch.setattr(module, "acreate_table_artifact", made.create)
         monkeypatch.setattr(module, "acreate_markdown_artifact", made.create)
-    monkeypatch.setattr(skipping, "_tag", made.tag)
+    for module in (skipping, alarming):
+        monkeypatch.setattr(module, "tag_run", made.tag)
     return made
 
 
@@ -170,3 +172,17 @@ async def test_an_artifact_that_fails_costs_no_other_of_the_run(
     commit(store, report_at(0))
     await show_history(store, "run", "suite")
     assert set(prefect.shown) == {"curve-run"}
+
+
+@pytest.mark.parametrize("error", [ObjectNotFound(ValueError("deleted")), refused(503), RuntimeError("ours")])
+async def test_a_notification_that_fails_costs_nothing_but_itself(
+    prefect: Prefect, tmp_path: Path, error: Exception, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path.as_uri())
+    for step in (20, 40, 60):
+        point = EvalPoint(run="run", step=step)
+        last = SkippedPoint(point=point, suite="suite", reason="busy", message="", export_time_seconds=0, finished_at="")
+        commit(store, last)
+    prefect.fails = error
+    await alarming.raise_alarm(request(store_url=store.url), last)
+    assert "the alarm of run · step 000060 is not shown" in caplog.text
