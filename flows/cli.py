@@ -26,11 +26,12 @@ from flows.doctor import doctor
 from flows.gate import gate
 from flows.given import SettingsOption, StoreOption, usable_settings
 from flows.history import show_history
+from flows.history_tables import points
 from flows.progress import progress_shown
 from flows.reevaluate import reevaluate, retry
 from flows.replay import replay
 from flows.report import report
-from flows.terminal import curve, error_line, scores
+from flows.terminal import error_line, reading_console, scores
 from flows.tidying import deliver, reclaim
 from infra.config import Settings, load_settings
 from infra.errors import ConfigError, PinpointError, TrainingFailed
@@ -99,7 +100,7 @@ def _run_demo(options: DemoOptions, settings: Settings, port: int | None, *, sta
             owned = stack.owned
             out.print(f"Prefect UI: {stack.ui_url}   run: {run}", soft_wrap=True)
             run_demo(options, settings, stack, out)
-            out.print(curve(run, history(Store(settings.store), run)))
+            out.print(points(run, history(Store(settings.store), run), out))
             out.print(f"History in the UI: {history_url(stack, run)}", soft_wrap=True)
             out.print(f"Its points:        {stack.ui_url}/v2/runs?tags=run:{run}", soft_wrap=True)
             out.print(f"Later: `pinpoint history {run}`, and `pinpoint up` for the UI.", soft_wrap=True)
@@ -181,7 +182,8 @@ def evaluate(
             submit_and_wait(request, settings, stack.prefect_api_url)
     record = find(Store(settings.store), request.point, loaded.name)
     if isinstance(record, EvalReport):
-        out.print(scores(record))
+        shown = reading_console()
+        shown.print(scores(record, shown))
         out.print(f"History: `pinpoint history {request.point.run}`; in the UI of `pinpoint up` under {stack.ui_url}")
         return
     message = f"{record.reason}: {record.message}" if isinstance(record, SkippedPoint) else "no record was written"

@@ -7,16 +7,13 @@ from dataclasses import asdict
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from flows.comparable import Pair, Place, pair_of
-from flows.given import SettingsOption, StoreOption
-from flows.terminal import compared
+from flows.given import SettingsOption, StoreOption, read_store
+from flows.terminal import fitting, reading_console, stacked
 from infra.comparing import PromptScores
 from infra.comparing import compare as compare_dataset
-from infra.config import load_settings
 from infra.model import Comparison, DatasetResult, EvalReport
-from infra.store import Store
 from infra.wording import comparison_notes, comparison_row, score_text
 
 NOTHING_COMPARED = 1
@@ -35,10 +32,8 @@ def compare(
     settings_file: SettingsOption = None,
 ) -> None:
     """Show what changed from one point to another, prompt by prompt, with its interval (docs/statistics.md)."""
-    settings = load_settings(settings_file, store_url=store)
-    settings.export_s3()
-    opened = Store(settings.store)
-    pair = pair_of(opened, Place.of(first), Place.of(second), suite, dataset, across_suites)
+    opened = read_store(settings_file, store)
+    pair = pair_of(opened, Place.of(first), Place.of(second), suite, dataset, across=across_suites)
     scores = PromptScores(opened, pair.first.suite)
     made = [compare_dataset(scores, pair.second.point, pair.first.point, name, "asked") for name in pair.datasets]
     (_print_json if as_json else _print)(pair, made)
@@ -51,7 +46,7 @@ def _result(report: EvalReport, dataset: str) -> DatasetResult:
 
 
 def _print(pair: Pair, made: list[Comparison]) -> None:
-    out = Console()
+    out = reading_console()
     one, other = _labels(pair)
     rows = []
     for comparison in made:
@@ -59,7 +54,7 @@ def _print(pair: Pair, made: list[Comparison]) -> None:
         dataset, _ = row.pop("dataset"), row.pop("against")
         scores = {label: score_text(_result(report, dataset)) for label, report in ((one, pair.first), (other, pair.second))}
         rows.append({"dataset": dataset, **scores, **row})
-    out.print(compared(f"{other} minus {one}, suite {pair.first.suite}", rows))
+    out.print(fitting(out, f"{other} minus {one}, suite {pair.first.suite}", rows, stacked(rows)))
     for note in [*(note for one in made for note in comparison_notes(one)), *pair.notes]:
         out.print(f"* {note}", soft_wrap=True, highlight=False, markup=False)
 

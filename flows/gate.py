@@ -6,28 +6,30 @@ the whole interval is below it. The point must have a snapshot of its own: what 
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from json import dumps
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 import typer
 from rich.console import Console
 
 from flows.comparable import Pair, Place, pair_of
-from flows.given import SettingsOption, StoreOption
+from flows.given import SettingsOption, StoreOption, read_store
 from flows.terminal import plain_long
 from infra.comparing import PromptScores
 from infra.comparing import compare as compare_dataset
-from infra.config import load_settings
-from infra.errors import ConfigError
-from infra.model import Comparison, SkippedPoint
-from infra.records import history
-from infra.store import Store
+from infra.errors import ConfigError, PinpointError, PointSkipped
+from infra.model import Comparison
 from infra.wording import comparison_notes, difference_text
 
+logger = logging.getLogger(__name__)
 out = Console()
 Verdict = Literal["pass", "fail", "inconclusive"]
 EXIT: dict[Verdict, int] = {"pass": 0, "fail": 1, "inconclusive": 3}
+BROKEN = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,29 +57,30 @@ def gate(
     settings_file: SettingsOption = None,
 ) -> None:
     """Say whether a point is good enough: exit code 0 if it is, 1 if it is not, 3 if that can't be told."""
-    settings = load_settings(settings_file, store_url=store)
-    settings.export_s3()
-    opened, asked, other = Store(settings.store), Place.of(point), Place.of(against)
-    if (skips := _only_skipped(opened, asked)) is not None:
-        _end("inconclusive", f"{point} has no number: it was skipped, {skips.reason}: {skips.message}", [], None, as_json)
-    pair = pair_of(opened, other, asked, suite, dataset, False)
-    _require(pair, snapshot)
-    scores = PromptScores(opened, pair.first.suite)
-    judged = [
-        _judge(compare_dataset(scores, pair.second.point, pair.first.point, name, "asked"), min_delta) for name in pair.datasets
-    ]
-    verdicts = [one.verdict for one in judged]
-    verdict: Verdict = "fail" if "fail" in verdicts else "inconclusive" if "inconclusive" in verdicts else "pass"
-    told = f"{point} (snapshot {pair.second.snapshot_digest}) against {against} (snapshot {pair.first.snapshot_digest})"
-    _end(verdict, f"{told}, at least {min_delta:+g}", judged, pair, as_json)
+    with _no_verdict_by_accident():
+        opened, asked, other = read_store(settings_file, store), Place.of(point), Place.of(against)
+        try:
+            pair = pair_of(opened, other, asked, suite, dataset, gate=True)
+        except PointSkipped as error:
+            _end("inconclusive", str(error), [], None, as_json)
+        _require(pair, snapshot)
+        scores = PromptScores(opened, pair.first.suite)
+        compared = (compare_dataset(scores, pair.second.point, pair.first.point, name, "asked") for name in pair.datasets)
+        judged = [judge(one, min_delta) for one in compared]
+        told = f"{point} (snapshot {pair.second.snapshot_digest}) against {against} (snapshot {pair.first.snapshot_digest})"
+        _end(overall(judged), f"{told}, at least {min_delta:+g}, suite {pair.first.suite}", judged, pair, as_json)
 
 
-def _only_skipped(store: Store, place: Place) -> SkippedPoint | None:
-    """The newest skip at a place where nothing was measured."""
-    here = [one for one in history(store, place.run) if one.point.step == place.step]
-    here = [one for one in here if place.attempt is None or one.point.attempt == place.attempt]
-    skips = [one for one in here if isinstance(one, SkippedPoint)]
-    return skips[-1] if skips and len(skips) == len(here) else None
+@contextmanager
+def _no_verdict_by_accident() -> Iterator[None]:
+    """Python ends with 1 on an error that nobody foresaw; here 1 is a verdict, so that is told from it."""
+    try:
+        yield
+    except (PinpointError, typer.Exit):
+        raise
+    except Exception as error:
+        logger.exception("the gate failed, which says nothing of the point")
+        raise typer.Exit(BROKEN) from error
 
 
 def _require(pair: Pair, asked: str | None) -> None:
@@ -93,7 +96,14 @@ def _require(pair: Pair, asked: str | None) -> None:
         )
 
 
-def _judge(comparison: Comparison, least: float) -> Judged:
+def overall(judged: Sequence[Judged]) -> Verdict:
+    """One dataset that fails is enough to fail; each has to pass."""
+    verdicts = {one.verdict for one in judged}
+    return "fail" if "fail" in verdicts else "pass" if verdicts == {"pass"} else "inconclusive"
+
+
+def judge(comparison: Comparison, least: float) -> Judged:
+    """By the whole interval; without one nothing can be told."""
     found = comparison.difference
     if found is None:
         return Judged(comparison=comparison, verdict="inconclusive", reason=comparison.reason)
@@ -103,7 +113,7 @@ def _judge(comparison: Comparison, least: float) -> Judged:
     return Judged(comparison=comparison, verdict=verdict)
 
 
-def _end(verdict: Verdict, told: str, judged: list[Judged], pair: Pair | None, as_json: bool) -> None:
+def _end(verdict: Verdict, told: str, judged: list[Judged], pair: Pair | None, as_json: bool) -> NoReturn:
     """Prints, and ends the command with the verdict's code."""
     notes = [*(note for one in judged for note in comparison_notes(one.comparison)), *(pair.notes if pair else ())]
     if as_json:

@@ -11,16 +11,17 @@ import typer
 from rich.console import Console
 
 from flows.asked import asked_black_box, asked_suite
-from flows.given import SettingsOption, StoreOption, usable_settings
+from flows.given import SettingsOption, StoreOption, read_store, usable_settings
+from flows.ledger_tables import ledger_table
 from flows.rounds import reevaluate_once
-from flows.terminal import ledger_table
+from flows.terminal import reading_console
 from infra.config import Settings, parse
 from infra.errors import ConfigError
 from infra.ledger import all_entries, find_key, forgive
 from infra.model import Reevaluation, Suite
+from infra.model.reevaluation import MARKERS
 from infra.saved.round import Done
 from infra.saved.survey import Found
-from infra.store import Store
 from trainer_integration.deliver import API_URL
 
 out = Console()
@@ -33,16 +34,23 @@ def reevaluate(
     roots: Annotated[list[str], typer.Argument(metavar="ROOT...", help="folder, or s3://bucket/prefix, of saved checkpoints")],
     suite: Annotated[Path | None, typer.Option(help="YAML file: what to measure; a function may do without")] = None,
     order: Annotated[str, typer.Option(help="newest, step, spread (every k-th) or target")] = "newest",
-    every: Annotated[int, typer.Option(min=1, help="for --order spread: every so manieth, and the last")] = 5,
+    every: Annotated[int, typer.Option(min=1, help="for --order spread: every so manieth of each root")] = 5,
     target: Annotated[str | None, typer.Option(metavar="DATASET=SCORE", help="stop at the first that reaches it")] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="evaluate at most so many")] = None,
     pattern: Annotated[str | None, typer.Option(help="regex for the path below ROOT; its group is the step")] = None,
     run: Annotated[str | None, typer.Option(help="run that the points join; default: the root's name")] = None,
     function: Annotated[str | None, typer.Option(help="a CheckpointEvalFn of your own: docs/black-box.md")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=YAML", help="a setting of the function")] = None,
-    at_once: Annotated[int, typer.Option(min=1, help="how many wait or run at a time")] = 1,
+    at_once: Annotated[int, typer.Option(min=1, help="how many of the store wait or run at a time")] = 1,
     settle: Annotated[float, typer.Option(min=0, metavar="SECONDS", help="how long one must be unchanged")] = 60.0,
+    marker: Annotated[
+        list[str] | None, typer.Option(metavar="FILE", help="file that says it is complete; again for more; default: the usual")
+    ] = None,
     tries: Annotated[int, typer.Option(min=1, help="how often a failure that may pass is tried")] = 3,
+    deadline: Annotated[float, typer.Option(metavar="SECONDS", help="one is skipped as 'timeout' after so long")] = 3600.0,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="accept checkpoints that bring code of their own")
+    ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would run, and what it would cost")] = False,
     port: Annotated[
         int | None, typer.Option("--port", help="port of the Prefect server; default 4200, or any free one")
@@ -59,8 +67,8 @@ def reevaluate(
         "pattern": pattern,
         "order": _order(order, every, target),
         "limit": limit,
-        "where": {"run": run, "black_box": black_box},
-        "care": {"settle_s": settle, "tries": tries, "at_once": at_once},
+        "where": {"run": run, "black_box": black_box, "deadline_s": deadline, "trust_remote_code": trust_remote_code},
+        "care": {"settle_s": settle, "markers": tuple(marker or MARKERS), "tries": tries, "at_once": at_once},
     }
     asked = parse(Reevaluation, values, where="reevaluate")
     if dry_run:
@@ -90,6 +98,7 @@ def _order(by: str, every: int, target: str | None) -> dict[str, Any]:
 def _until_done(asked: Reevaluation, suite: Suite, settings: Settings, api_url: str) -> bool:
     """Rounds until nothing is left for this command; whether one of what it submitted came to no report."""
     ours: set[str] = set()
+    waits = False
     while True:
         left = None if asked.limit is None else asked.limit - len(ours)
         done, rows, told = reevaluate_once(_limited(asked, left), suite, settings, api_url, dry_run=left == 0)
@@ -97,6 +106,9 @@ def _until_done(asked: Reevaluation, suite: Suite, settings: Settings, api_url: 
         for one in submitted:
             out.print(f"step {one.saved.step}: submitted, {one.saved.location}", soft_wrap=True, highlight=False)
         ours |= {one.saved.location for one in submitted}
+        if done.full and not waits and not _ours_are_under_way(done, ours):
+            out.print(f"Waiting: this store's re-evaluations that are under way are as many as --at-once {asked.care.at_once}.")
+            waits = True
         if not _goes_on(asked, done, ours, exhausted=left == 0):
             break
         time.sleep(POLL_S)
@@ -104,6 +116,10 @@ def _until_done(asked: Reevaluation, suite: Suite, settings: Settings, api_url: 
         rows, told = [row for row in rows if row["place"] in ours], f"{len(ours)} checkpoints were evaluated, the limit."
     _show(IN_ORDER, rows, told)
     return any(one.saved.location in ours and one.state != "evaluated" for one in done.found)
+
+
+def _ours_are_under_way(done: Done, ours: set[str]) -> bool:
+    return any(one.state == "under way" and one.saved.location in ours for one in done.found)
 
 
 def _limited(asked: Reevaluation, left: int | None) -> Reevaluation:
@@ -129,9 +145,10 @@ def _stopped(asked: Reevaluation, done: Done) -> bool:
 
 
 def _show(title: str, rows: list[dict[str, str]], told: str) -> None:
+    shown = reading_console()
     if rows:
-        out.print(ledger_table(title, rows))
-    out.print(told, soft_wrap=True, highlight=False)
+        shown.print(ledger_table(shown, title, rows))
+    shown.print(told, soft_wrap=True, highlight=False, markup=False)
 
 
 def retry(
@@ -142,24 +159,28 @@ def retry(
     settings_file: SettingsOption = None,
 ) -> None:
     """Let what was given up be tried again by the next trigger."""
-    opened = Store(usable_settings(settings_file, store).store)
+    opened = read_store(settings_file, store)
     if key is not None:
         known = find_key(opened, key)
         forgive(opened, known)
-        place = known.last.claim.checkpoint if known.last else ""
-        out.print(f"{known.key.text} is tried again by the next `pinpoint reevaluate`, or schedule: {place}", soft_wrap=True)
+        place = f": {known.last.claim.checkpoint}" if known.last and known.last.claim.checkpoint else ""
+        out.print(f"{known.key.text} is tried again by the next `pinpoint reevaluate`, or schedule{place}", soft_wrap=True)
         return
     failed = [one for one in all_entries(opened) if one.last and not one.under_way and one.report is None]
     rows = [
         {
             "key": one.key.text,
-            "step": str(one.last.claim.point.step),
+            "step": str(one.last.claim.point.step) if one.last.claim.checkpoint else "–",
             "tries": str(len(one.tries)),
-            "place": one.last.claim.checkpoint,
+            "place": one.last.claim.checkpoint or "–",
             "why": one.last.why,
         }
         for one in failed
         if one.last
     ]
-    told = f"{len(rows)} keys have no report. `pinpoint retry KEY` has one tried again." if rows else "Nothing has failed."
+    told = (
+        f"{len(rows)} keys have no report. `pinpoint retry KEY` has one tried again."
+        if rows
+        else f"Nothing has failed in {opened.url}."
+    )
     _show("What has no report", rows, told)

@@ -8,14 +8,12 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from flows.given import SettingsOption, StoreOption
+from flows.given import SettingsOption, StoreOption, read_store
 from flows.history import known_run
-from infra.config import load_settings
 from infra.errors import ConfigError
 from infra.local_files import replacing
 from infra.records import history
 from infra.report_page import SAMPLES_OF_A_KIND
-from infra.store import Store
 
 
 def report(
@@ -32,9 +30,7 @@ def report(
     """Write a run's history as one page: curves, scores, proofs, times and samples (docs/history.md)."""
     from infra.report_page.rendering import page  # altair takes a second
 
-    settings = load_settings(settings_file, store_url=store)
-    settings.export_s3()
-    opened, out = Store(settings.store), Console()
+    opened, out = read_store(settings_file, store), Console()
     records = history(opened, known_run(opened, run))
     target = _writable(html or Path(f"{run}.html"))
     with out.status(f"Reading {run} ..."):

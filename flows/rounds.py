@@ -23,7 +23,7 @@ def reevaluate_once(
     store, fleet, api = Store(settings.store), asked.where.fleet or settings.fleet, PrefectApi(api_url)
     try:
         sender = Sender(api)
-        survey = Survey.of(store, asked, suite, fleet, sender.gone)
+        survey = Survey.of(store, asked, suite, fleet, sender.gone, sender.server)
         done = run_round(survey, fleet, sender.send, limit=asked.limit, only_look=dry_run)
     finally:
         api.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from dataclasses import dataclass
 
@@ -15,6 +16,7 @@ from trainer_integration.prefect_api import TERMINAL, PrefectApi, PrefectRefused
 PATIENCE_S = 60.0
 PAUSE_S = 1.0
 TAG = "reevaluation"
+LOOPBACK = ("localhost", "127.0.0.1", "::1", "0.0.0.0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +24,12 @@ class Sender:
     """Creates flow runs of `evaluate_snapshot` at one Prefect server."""
 
     api: PrefectApi
+
+    @property
+    def server(self) -> str:
+        """The server's address as every machine may know it: this machine's own is nobody else's 127.0.0.1."""
+        url = httpx.URL(self.api.url)
+        return str(url.copy_with(host=socket.gethostname()) if url.host in LOOPBACK else url)
 
     def send(self, request: EvalRequest) -> str:
         """Gives the flow run's id. Raises ServiceUnreachable when Prefect does not take it within a minute, or refuses it."""

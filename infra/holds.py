@@ -76,7 +76,7 @@ def is_held(checkpoint: str | Path) -> bool:
     """Whether a checkpoint should be kept for now; of `N/hf`, it may be `N` that is held. Never raises: in doubt it is kept."""
     try:
         return bool(live_holds(checkpoint) or live_holds(_parent(checkpoint)))
-    except (PinpointError, OSError) as error:
+    except (PinpointError, OSError, ValueError) as error:  # ValueError: a name that no storage has
         logger.warning("whether %s is held can't be told, so it is kept: %s", checkpoint, error)
         return True
 

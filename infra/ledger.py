@@ -3,18 +3,23 @@
 All of it rests on the store's conditional create. Below `ledger/CHECKPOINT-ENGINES/SUITE/`, of the n-th try at a key:
 
 * `000n/claim.json` is created by whoever will submit it, so of any number of triggers one has it;
-* `000n/queued.json` says that Prefect has taken it;
+* `000n/queued.json` says which Prefect has taken it, as which flow run;
 * `000n/begun.json` is created by the flow run that executes it, or by who takes the claim away before: one of them has it;
 * `000n/alive` is written again and again while it runs; who stops doing so for `TTL_S`, by the store's clock, has lost it;
 * `000n/taken.json` is written by who takes it over from a dead flow run.
 
 How a try ended is said by the record of its point, which no other try has, and which is created once: who takes a try over
 creates a skip there, so a holder that comes back finds that its own report is not the one that counts.
+
+A claim or a record that can't be read makes its try `unreadable`, which is left alone until somebody has it tried again. Names
+of any other shape are not the ledger's, and are passed over.
 """
 
 from __future__ import annotations
 
+import json
 import logging
+import re
 import socket
 import uuid
 from dataclasses import dataclass, replace
@@ -24,7 +29,7 @@ from pydantic import BaseModel, ConfigDict
 
 from infra.errors import AlreadyExists, ConfigError
 from infra.model import EvalPoint, EvalReport, LedgerKey, LedgerTry, SkippedPoint, SkipReason
-from infra.records import commit, find, now
+from infra.records import commit, find, now, record_key
 from infra.store import Store
 
 logger = logging.getLogger(__name__)
@@ -32,7 +37,8 @@ LEDGER = "ledger"
 TTL_S = 120.0
 QUEUE_S = 6 * 3600.0  # a flow run that waited so long without beginning is taken for lost
 WITHDRAWN = b"withdrawn by "
-State = Literal["claimed", "queued", "running", "report", "skip", "lost"]
+State = Literal["claimed", "queued", "running", "report", "skip", "lost", "unreadable"]
+_PLACED = re.compile(rf"{LEDGER}/([^/-]+-[^/-]+)/([^/-]+)/(?:(\d+)/([^/]+)|forgiven/(\d+))", re.ASCII)
 FINAL = frozenset({SkipReason.CKPT_INVALID.value})  # a verdict on bytes that are part of the key
 
 
@@ -62,7 +68,8 @@ class Claim(BaseModel):
 class Try:
     """A try as it stands. `alive` says that somebody is at it; `record` is how it ended.
 
-    `flow_run` is known once it is queued; `age` is seconds since it was last heard of.
+    `flow_run` and `server`, Prefect's, are known once it is queued; `age` is seconds since it was last heard of. `damage` says
+    what can't be read of it; if that is its claim, this one has the key and the number, and else only blanks.
     """
 
     claim: Claim
@@ -70,7 +77,9 @@ class Try:
     alive: bool = False
     record: EvalReport | SkippedPoint | None = None
     flow_run: str = ""
+    server: str = ""
     age: float = 0.0
+    damage: str = ""
 
     @property
     def reason(self) -> str:
@@ -79,6 +88,8 @@ class Try:
     @property
     def why(self) -> str:
         """For people: how the try ended, if it did so without a report."""
+        if self.damage:
+            return f"try {self.claim.number}: {self.damage}"
         if isinstance(self.record, SkippedPoint):
             return f"try {self.claim.number} was skipped, {self.record.reason}: {self.record.message}"
         return "" if self.alive or self.record else f"try {self.claim.number} ended without a record"
@@ -109,6 +120,11 @@ class Entry:
         failed = [one for one in self.tries if one.claim.number > self.forgiven and one.state in ("skip", "running")]
         return any(one.reason in FINAL for one in failed) or len(failed) >= tries
 
+    @property
+    def unreadable(self) -> bool:
+        """Whether nobody can tell how the last try stands: it may have its report, or be under way."""
+        return self.last is not None and self.last.state == "unreadable" and self.last.claim.number > self.forgiven
+
 
 def entries(store: Store, place: str, clock: float | None = None) -> dict[str, Entry]:
     """What the ledger has of one checkpoint on such engines, by key."""
@@ -117,12 +133,13 @@ def entries(store: Store, place: str, clock: float | None = None) -> dict[str, E
     found: dict[str, dict[int, Try]] = {}
     forgiven: dict[str, int] = {}
     for path in written:
-        suite, number, name = path.split("/")[2:5]
-        key = f"{place}-{suite}"
-        if name == "claim.json":
-            found.setdefault(key, {})[int(number)] = _standing(store, path.rpartition("/")[0], written, clock)
-        elif number == "forgiven":
-            forgiven[key] = max(forgiven.get(key, 0), int(name))
+        if (placed := _PLACED.fullmatch(path)) is None:
+            continue
+        key = f"{place}-{placed[2]}"
+        if placed[4] == "claim.json":
+            found.setdefault(key, {})[int(placed[3])] = _standing(store, path.rpartition("/")[0], written, clock)
+        elif placed[5]:
+            forgiven[key] = max(forgiven.get(key, 0), int(placed[5]))
     return {
         key: Entry(
             key=LedgerKey.parse(key), tries=tuple(one for _, one in sorted(tries.items())), forgiven=forgiven.get(key, 0)
@@ -135,11 +152,33 @@ def entry(store: Store, key: LedgerKey) -> Entry:
     return entries(store, key.place).get(key.text, Entry(key=key))
 
 
+def live_tries(store: Store) -> list[Try]:
+    """Of the whole ledger, whoever asked for them: one listing, and a look at what was written lately."""
+    written = store.written(LEDGER)
+    clock = store.clock() if written else 0.0
+    homes = [path.rpartition("/")[0] for path in written if path.endswith("/claim.json") and _PLACED.fullmatch(path)]
+    recent = [home for home in homes if _may_be_alive(home, written, clock)]
+    return [one for home in recent if (one := _standing(store, home, written, clock)).alive]
+
+
+def _may_be_alive(home: str, written: dict[str, float], clock: float) -> bool:
+    if (begun := written.get(f"{home}/begun.json")) is not None:
+        return clock - max(begun, written.get(f"{home}/alive", 0.0)) < TTL_S
+    return clock - written.get(f"{home}/queued.json", written[f"{home}/claim.json"]) < QUEUE_S
+
+
 def _standing(store: Store, home: str, written: dict[str, float], clock: float) -> Try:
-    claim = Claim.model_validate_json(store.read(f"{home}/claim.json"))
-    record = find(store, claim.point, claim.suite)
-    flow_run = store.read(f"{home}/queued.json").decode() if f"{home}/queued.json" in written else ""
-    known = Try(claim=claim, state="claimed", record=record, flow_run=flow_run)
+    claim, place = None, f"{home}/claim.json"
+    try:
+        claim = Claim.model_validate_json(store.read(place))
+        place = record_key(claim.point, claim.suite)
+        record = find(store, claim.point, claim.suite)
+    except (ValueError, ConfigError) as error:  # it is damaged, or a newer Pinpoint's
+        said = " ".join(str(error).split())[:300]
+        damage = said if place in said else f"{store.url_of(place)} can't be read: {said}"
+        return Try(claim=claim or _blank(home), state="unreadable", damage=damage)
+    flow_run, server = _taken_by(store.read(f"{home}/queued.json")) if f"{home}/queued.json" in written else ("", "")
+    known = Try(claim=claim, state="claimed", record=record, flow_run=flow_run, server=server)
     if record is not None:
         return replace(known, state="report" if isinstance(record, EvalReport) else "skip")
     if (begun := written.get(f"{home}/begun.json")) is not None:
@@ -151,6 +190,24 @@ def _standing(store: Store, home: str, written: dict[str, float], clock: float) 
         return replace(known, state="queued", alive=clock - queued < QUEUE_S, age=clock - queued)
     age = clock - written[f"{home}/claim.json"]
     return replace(known, alive=age < TTL_S, age=age)
+
+
+def _taken_by(data: bytes) -> tuple[str, str]:
+    """The flow run and its Prefect server; before both were written it was the flow run alone."""
+    text = data.decode(errors="replace")
+    try:
+        known = json.loads(text)
+        return str(known["flow_run"]), str(known["server"])
+    except (ValueError, TypeError, KeyError):
+        return text, ""
+
+
+def _blank(home: str) -> Claim:
+    """What its place says of a claim that can't be read."""
+    place, suite, number = home.split("/")[1:]
+    blank = dict.fromkeys(("id", "by", "at", "suite_digest", "checkpoint", "kept"), "")
+    point = EvalPoint(run="unreadable", step=0)
+    return Claim(key=f"{place}-{suite}", number=int(number), point=point, suite="unreadable", datasets=(), **blank)
 
 
 def claim(
@@ -183,9 +240,9 @@ def claim(
     return made if mine else None
 
 
-def queued(store: Store, ticket: LedgerTry, flow_run: str) -> None:
-    """Prefect has the flow run: the claim lives as long as a queue may be, and again so long from now."""
-    store.write(f"{_home_of(ticket)}/queued.json", flow_run.encode())
+def queued(store: Store, ticket: LedgerTry, flow_run: str, server: str = "") -> None:
+    """Prefect has the flow run, at this server: the claim lives as long as a queue may be, and again so long from now."""
+    store.write(f"{_home_of(ticket)}/queued.json", json.dumps({"flow_run": flow_run, "server": server}).encode())
 
 
 def begin(store: Store, ticket: LedgerTry, point: EvalPoint, suite: str, execution: str) -> bool:
@@ -245,8 +302,7 @@ def take_over(store: Store, dead: Try) -> bool:
 
 def find_key(store: Store, text: str) -> Entry:
     """The entry that a key, or the beginning of one, names. Raises ConfigError for none, or several."""
-    homes = {"/".join(path.split("/")[1:3]) for path in store.list(LEDGER) if path.endswith("/claim.json")}
-    keys = sorted(home.replace("/", "-") for home in homes)
+    keys = sorted({f"{placed[1]}-{placed[2]}" for placed in _placed(store) if placed[4] == "claim.json"})
     found = [key for key in keys if key.startswith(text)]
     if len(found) != 1:
         what = "nothing in the ledger has" if not found else f"{len(found)} entries of the ledger have"
@@ -256,16 +312,25 @@ def find_key(store: Store, text: str) -> Entry:
 
 def all_entries(store: Store) -> list[Entry]:
     """The whole ledger, by key."""
-    places = sorted({path.split("/")[1] for path in store.list(LEDGER)})
+    places = sorted({placed[1] for placed in _placed(store)})
     clock = store.clock() if places else 0.0
     return [one for place in places for one in entries(store, place, clock).values()]
 
 
+def _placed(store: Store) -> list[re.Match[str]]:
+    return [placed for path in store.list(LEDGER) if (placed := _PLACED.fullmatch(path))]
+
+
 def forgive(store: Store, known: Entry) -> None:
-    """What failed so far counts no longer: the next trigger tries again. Raises ConfigError if there is nothing to try."""
+    """What failed so far counts no longer: the next trigger tries again. Raises ConfigError if there is nothing to try.
+
+    Of a try that can't be read nobody knows whether it waits: if it does, it may begin no more.
+    """
     last = known.last
     if last is None or known.report is not None or known.under_way:
         raise ConfigError(f"{known.key.text} has {'a report' if known.report else 'a try that is under way'}: nothing to retry")
+    if last.state == "unreadable":
+        withdraw(store, last.claim.ticket)
     store.write(f"{LEDGER}/{known.key.place}/{known.key.suite}/forgiven/{last.claim.number:04d}", b"")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -22,4 +23,6 @@ def _block(value: float, low: float, high: float) -> str:
     """Values that are all alike stand in the middle."""
     if high <= low:
         return BLOCKS[len(BLOCKS) // 2]
+    if math.isinf(high - low):  # more than a float can be: by halves
+        value, low, high = value / 2, low / 2, high / 2
     return BLOCKS[min(len(BLOCKS) - 1, int((value - low) / (high - low) * len(BLOCKS)))]

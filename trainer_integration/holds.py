@@ -20,7 +20,7 @@ from infra.holds import is_held
 __all__ = ["deletable", "is_held", "prune_after_save", "unheld"]
 logger = logging.getLogger(__name__)
 Folder = TypeVar("Folder", str, Path)
-_ITERATION = re.compile(r"(?:iter|step|global_?step|checkpoint)[_-]?(\d+)")
+_ITERATION = re.compile(r"iter_(\d+)", re.ASCII)
 
 
 def unheld(checkpoints: Iterable[Folder]) -> list[Folder]:
@@ -40,7 +40,8 @@ def deletable(checkpoints: Sequence[Folder], keep: int, protected: Iterable[Fold
 def prune_after_save(save_dir: str | Path, keep: int) -> list[Path]:
     """To be called on one rank after Megatron-LM's `save_checkpoint`: keeps the last `keep` of its `iter_N` folders.
 
-    The one that its tracker file names is never deleted, whatever its number. Gives what was deleted; never raises.
+    The one that its tracker file names is never deleted, whatever its number; if the file can't be read, nothing is, and
+    folders of any other name never are. Gives what was deleted; never raises.
     """
     try:
         root = Path(save_dir)
@@ -49,16 +50,19 @@ def prune_after_save(save_dir: str | Path, keep: int) -> list[Path]:
         gone = deletable(ordered, max(1, keep), [path for number, path in numbered if number == _tracked(root)])
         for path in gone:
             shutil.rmtree(path, ignore_errors=True)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a tracker file that is no text, a path that can't be one
         logger.warning("pinpoint: checkpoints in %s were not pruned: %s", save_dir, error)
         return []
     return gone
 
 
 def _tracked(root: Path) -> int | None:
-    """https://github.com/NVIDIA/Megatron-LM, `get_checkpoint_tracker_filename`: a number, or `release`."""
+    """https://github.com/NVIDIA/Megatron-LM, `get_checkpoint_tracker_filename`: a number, or `release`.
+
+    Raises ValueError for anything else: it may be just being written.
+    """
     try:
         text = (root / "latest_checkpointed_iteration.txt").read_text().strip()
     except FileNotFoundError:
         return None
-    return int(text) if text.isdecimal() else None
+    return None if text == "release" else int(text)

@@ -29,10 +29,15 @@ class Order(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
     by: OrderName = Field(
         default="newest",
-        description="newest: the latest step first; step: the earliest first; spread: every k-th of them, and the last; "
+        description="newest: the latest step first; step: the earliest first; spread: every k-th of each root; "
         "target: one after the other in step order, until one reaches the target score",
     )
-    every: int = Field(default=5, ge=1, description="spread: 5 evaluates every fifth checkpoint, counted from the earliest")
+    every: int = Field(
+        default=5,
+        ge=1,
+        description="spread: 5 evaluates every fifth checkpoint of a root, counted from those that are evaluated, else from "
+        "the earliest. If the trainer keeps only the last N, let N be more than this",
+    )
     target: Target | None = Field(default=None, title="Target", description="target: what ends the search")
 
     @model_validator(mode="after")
@@ -75,7 +80,8 @@ class Care(BaseModel):
         description="seconds for which a checkpoint without a marker must be valid and unchanged",
     )
     markers: tuple[str, ...] = Field(
-        default=MARKERS, description="files whose presence says that the trainer has finished saving the checkpoint"
+        default=MARKERS,
+        description="files that say that the trainer has finished saving, unless a file of the checkpoint is newer",
     )
     tries: int = Field(
         default=3,
@@ -85,7 +91,8 @@ class Care(BaseModel):
     at_once: int = Field(
         default=1,
         ge=1,
-        description="how many re-evaluations wait or run at a time: a live run's point never queues behind more",
+        description="how many re-evaluations of the store, of whatever roots and suites, wait or run at a time; a live run's "
+        "point goes before those that wait. Triggers in the same second may each submit one more",
     )
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import mean
 
 from infra.datasets import load_problems
+from infra.errors import ConfigError, SnapshotError
 from infra.model import EvalReport, Suite
 from infra.records import history
 from infra.saved.survey import Found
 from infra.store import Store
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +33,7 @@ class Cost:
 def costs(store: Store, found: Sequence[Found]) -> dict[str, Cost]:
     """By checkpoint, of those that have a suite to be asked."""
     sizes: dict[str, tuple[int, int]] = {}
-    past = {run: history(store, run) for run in {one.run for one in found}}
+    past = {run: _reports(store, run) for run in {one.run for one in found}}
     made = {}
     for one in found:
         if one.suite is None:
@@ -37,12 +41,29 @@ def costs(store: Store, found: Sequence[Found]) -> dict[str, Cost]:
         if one.suite_digest not in sizes:
             sizes[one.suite_digest] = _asked(one.suite)
         requests, tokens = sizes[one.suite_digest]
-        reports = [record for record in past[one.run] if isinstance(record, EvalReport)]
-        took = [report.duration_seconds for report in reports if report.suite_digest == one.suite_digest]
-        n_bytes = sum(entry.size for name, entry in one.saved.reader.entries().items() if name in one.standing.files)
+        if not one.standing.files:  # it is known to be invalid: it is skipped before anything is asked
+            made[one.saved.location] = Cost(requests=0, most_tokens=0, n_bytes=0, seconds=None)
+            continue
+        took = [report.duration_seconds for report in past[one.run] if report.suite_digest == one.suite_digest]
         seconds = mean(took) if took else None
-        made[one.saved.location] = Cost(requests=requests, most_tokens=tokens, n_bytes=n_bytes, seconds=seconds)
+        made[one.saved.location] = Cost(requests=requests, most_tokens=tokens, n_bytes=_size(one), seconds=seconds)
     return made
+
+
+def _reports(store: Store, run: str) -> list[EvalReport]:
+    try:
+        return [record for record in history(store, run) if isinstance(record, EvalReport)]
+    except (ValueError, ConfigError) as error:  # one record is damaged, or of a newer Pinpoint
+        logger.warning("how long earlier points of %s took is not known: %s", run, error)
+        return []
+
+
+def _size(found: Found) -> int:
+    try:
+        entries = found.saved.reader.entries()
+    except (SnapshotError, OSError):  # it was deleted meanwhile
+        return 0
+    return sum(entry.size for name, entry in entries.items() if name in found.standing.files)
 
 
 def _asked(suite: Suite) -> tuple[int, int]:

@@ -76,8 +76,11 @@ def checkpoint_digest(store: Store, saved: Saved, standing: Standing, *, read: b
 
 
 def _of_invalid(place: LocalFolder | StorePrefix) -> str:
-    names = list(place.entries())
-    return xxhash.xxh3_128_hexdigest(f"invalid {fingerprint(place, names)}".encode())
+    """What may not be opened, a link to nothing for one, has a name and the reason."""
+    entries = place.entries()
+    strays = "".join(f" {name} {entry.stray}" for name, entry in sorted(entries.items()) if entry.stray)
+    plain = [name for name, entry in entries.items() if not entry.stray]
+    return xxhash.xxh3_128_hexdigest(f"invalid {fingerprint(place, plain)}{strays}".encode())
 
 
 def _manifest(

@@ -22,11 +22,15 @@ Send = Callable[[EvalRequest], str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What a round saw and did. `reached` is the checkpoint, in step order, whose score ended the search for a target."""
+    """What a round saw and did. `reached` is the checkpoint, in step order, whose score ended the search for a target.
+
+    `full` says that it stopped because as many re-evaluations of the store as may be were under way, of whatever trigger.
+    """
 
     found: tuple[Found, ...]
     submitted: tuple[Found, ...] = ()
     reached: Found | None = None
+    full: bool = False
 
     @property
     def under_way(self) -> int:
@@ -49,15 +53,16 @@ def run_round(survey: Survey, fleet: FleetSpec, send: Send, *, limit: int | None
     if survey.asked.order.by == "target":
         return _search(survey, fleet, send, found, only_look=only_look)
     submitted: list[Found] = []
-    busy = sum(one.state == "under way" for one in found)
+    busy = 0 if only_look else survey.busy()
     most = len(found) if limit is None else limit
+    full = False
     for position, one in enumerate(found):
-        room = only_look or busy < survey.asked.care.at_once
-        if not room or len(submitted) >= most:
+        full = not only_look and busy >= survey.asked.care.at_once
+        if full or len(submitted) >= most:
             break
         found[position] = one = survey.judged(one)
-        if one.state == "given up" and one.dead is not None and not only_look:
-            take_over(survey.store, one.dead)
+        if not only_look:
+            _settle(survey, one)
         if one.state == "to do":
             sent = one if only_look else _submit(survey, fleet, send, one)
             busy += not only_look
@@ -65,7 +70,7 @@ def run_round(survey: Survey, fleet: FleetSpec, send: Send, *, limit: int | None
                 submitted.append(sent)
             if not only_look:
                 found[position] = replace(one, state="under way")
-    return Done(found=tuple(found), submitted=tuple(submitted))
+    return Done(found=tuple(found), submitted=tuple(submitted), full=full)
 
 
 def _search(survey: Survey, fleet: FleetSpec, send: Send, found: Sequence[Found], *, only_look: bool) -> Done:
@@ -76,15 +81,25 @@ def _search(survey: Survey, fleet: FleetSpec, send: Send, found: Sequence[Found]
         one = survey.judged(unread)
         seen.append(one)
         rest = tuple(found[position + 1 :])
+        if not only_look:
+            _settle(survey, one)
         if one.state == "evaluated" and target and one.score is not None and one.score >= target.score:
             return Done(found=(*seen, *rest), reached=one)
         if one.state == "to do":
+            if not only_look and survey.busy() >= survey.asked.care.at_once:
+                return Done(found=(*seen, *rest), full=True)
             sent = one if only_look else _submit(survey, fleet, send, one)
             seen[-1] = one if only_look else replace(one, state="under way")
             return Done(found=(*seen, *rest), submitted=(sent,) if sent else ())
         if one.state in ("under way", "waits"):
             return Done(found=(*seen, *rest))
     return Done(found=tuple(seen))
+
+
+def _settle(survey: Survey, found: Found) -> None:
+    """A dead last try that no other one follows leaves its record, too: the curve says what became of it."""
+    if found.state == "given up" and found.dead is not None:
+        take_over(survey.store, found.dead)
 
 
 def _submit(survey: Survey, fleet: FleetSpec, send: Send, found: Found) -> Found | None:
@@ -112,7 +127,7 @@ def _submit(survey: Survey, fleet: FleetSpec, send: Send, found: Found) -> Found
         withdraw(store, claimed.ticket)
         let_go(claimed)
         raise
-    queued(store, claimed.ticket, flow_run)
+    queued(store, claimed.ticket, flow_run, survey.server)
     logger.info("%s submitted, try %d at %s: %s", claimed.point.name, claimed.number, claimed.key, saved.location)
     return found
 

@@ -57,6 +57,8 @@ def summary(done: Done, costs: Mapping[str, Cost] | None = None) -> str:
         took = f", about {sum(known):.0f} s for {len(known)} of them by earlier points" if known else ""
         requests = sum(cost.requests for cost in costs.values())
         text += f" It would cost {requests:,} requests, {sum(cost.n_bytes for cost in costs.values()) / 1e9:.3f} GB read{took}."
+    if done.full and not done.submitted:
+        text += " As many re-evaluations of this store as may be are under way already."
     if done.reached is not None:
         text += f" The target is reached at step {done.reached.saved.step}, with {done.reached.score:.3f}."
     return text

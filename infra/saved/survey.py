@@ -8,13 +8,13 @@ suite those that have changed.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
 from infra.datasets import suite_digest
-from infra.errors import ConfigError, SnapshotMissing
-from infra.ledger import TTL_S, Entry, Try, entries
+from infra.errors import ConfigError, SnapshotError
+from infra.ledger import TTL_S, Entry, Try, entries, live_tries
 from infra.model import EvalReport, FleetSpec, LedgerKey, Reevaluation, Suite, Target
 from infra.saved.identity import Measured, checkpoint_digest, engine_digest
 from infra.saved.layouts import Saved, run_of
@@ -22,7 +22,7 @@ from infra.saved.scan import scan
 from infra.saved.settled import Standing, look
 from infra.store import Store
 
-State = Literal["waits", "unread", "to do", "under way", "evaluated", "given up"]
+State = Literal["waits", "unread", "to do", "under way", "evaluated", "given up", "unreadable"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,13 +48,17 @@ class Found:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """Of one trigger. `gone` says of a flow run, by its id, that it will never begin: a hint, which may be wrong."""
+    """Of one trigger. `gone` says of a flow run, by its id, that it will never begin: a hint, which may be wrong.
+
+    It knows the flow runs of one Prefect, `server`; those of another one have their time in the queue.
+    """
 
     store: Store
     asked: Reevaluation
     measured: Measured
     engines: str
     gone: Callable[[str], bool] = lambda flow_run: False
+    server: str = ""
 
     @classmethod
     def of(
@@ -64,6 +68,7 @@ class Survey:
         suite: Suite,
         fleet: FleetSpec,
         gone: Callable[[str], bool] = lambda flow_run: False,
+        server: str = "",
     ) -> Survey:
         """Raises ConfigError for a suite whose data can't be read, or a target that is in none of its datasets."""
         black_box = asked.where.black_box
@@ -71,26 +76,21 @@ class Survey:
         if target and not measured.whole and target.dataset not in measured.units:
             known = ", ".join(measured.units)
             raise ConfigError(f"target {target.dataset!r} is no dataset of suite {suite.name}; its datasets: {known}")
-        return cls(store=store, asked=asked, measured=measured, engines=engine_digest(fleet, black_box), gone=gone)
+        engines = engine_digest(fleet, black_box)
+        return cls(store=store, asked=asked, measured=measured, engines=engines, gone=gone, server=server)
 
     def found(self) -> list[Found]:
         """All that is there, in the order in which it is to be evaluated. Nothing is read of what was never digested."""
         clock = time.time()
         by_step = [(saved, look(saved, self.asked.care, clock)) for saved in scan(self.asked.roots, self.asked.pattern)]
-        return [self._first_look(saved, standing) for saved, standing in self._ordered(by_step)]
+        found = [self._first_look(saved, standing) for saved, standing in by_step]
+        if self.asked.order.by == "spread":
+            return spread(found, self.asked.order.every)
+        return found[::-1] if self.asked.order.by == "newest" else found
 
     def judged(self, found: Found) -> Found:
         """The same with its place in the ledger, for which all of it may have to be read. Raises StoreError."""
         return self._judge(found, read=True) if found.state == "unread" else found
-
-    def _ordered(self, by_step: list[tuple[Saved, Standing]]) -> Iterator[tuple[Saved, Standing]]:
-        order = self.asked.order
-        if order.by == "newest":
-            yield from reversed(by_step)
-        elif order.by == "spread":
-            yield from (one for n, one in enumerate(by_step) if n % order.every == 0 or n == len(by_step) - 1)
-        else:
-            yield from by_step
 
     def _first_look(self, saved: Saved, standing: Standing) -> Found:
         run = self.asked.where.run or run_of(saved.root)
@@ -102,15 +102,17 @@ class Survey:
     def _judge(self, found: Found, *, read: bool) -> Found:
         try:
             digest = checkpoint_digest(self.store, found.saved, found.standing, read=read)
-        except SnapshotMissing as error:
+        except SnapshotError as error:
             return replace(found, state="waits", why=str(error))
+        except OSError as error:  # a file of it that this user may not read; StoreError is none
+            return replace(found, state="waits", why=f"{found.saved.location} can't be read: {error}")
         return found if digest is None else self._in_ledger(found, digest)
 
     def _in_ledger(self, found: Found, digest: str) -> Found:
         place = LedgerKey.of(digest, self.engines, "").place
         known = entries(self.store, place)
         done = {unit for entry in known.values() for unit in _reported(entry)}
-        busy = {unit for entry in known.values() if self._under_way(entry) for unit in _asked(entry)}
+        busy = {unit for entry in known.values() if entry.last and self._is_alive(entry.last) for unit in _asked(entry)}
         score = _score(known, self.measured, self.asked.order.target)
         suite = self.measured.without(done | busy)
         if suite is None:
@@ -129,17 +131,44 @@ class Survey:
         last = entry.last
         if last is None:
             return replace(found, state="to do", why=found.standing.fault)
-        dead = last if last.record is None and last.state != "lost" else None
+        if entry.unreadable:
+            return replace(found, state="unreadable", why=f"`pinpoint retry {found.key}` has it tried again. {last.why}")
+        dead = last if last.record is None and last.state not in ("lost", "unreadable") else None
         if entry.given_up(self.asked.care.tries):
             return replace(found, state="given up", why=last.why, dead=dead)
         return replace(found, state="to do", why=last.why, number=last.claim.number + 1, dead=dead)
 
-    def _under_way(self, entry: Entry) -> bool:
+    def busy(self) -> int:
+        """How many re-evaluations wait or run now, whichever trigger, root and suite they are of."""
+        return sum(map(self._is_alive, live_tries(self.store)))
+
+    def _is_alive(self, one: Try) -> bool:
         """A flow run that Prefect has ended, or forgotten, before it began will never report."""
-        last = entry.last
-        if last is None or not last.alive:
-            return False
-        return not (last.state == "queued" and last.age > TTL_S and self.gone(last.flow_run))
+        if not one.alive or one.state != "queued" or one.age <= TTL_S:
+            return one.alive
+        known_here = one.server in ("", self.server)
+        return not (known_here and self.gone(one.flow_run))
+
+
+def spread(by_step: Sequence[Found], every: int) -> list[Found]:
+    """Every so manieth of each root, counted from those that have been asked, else from the earliest.
+
+    So a root that grows, or whose earliest are deleted, has the same ones at every trigger.
+    """
+    roots: dict[str, list[Found]] = {}
+    for one in by_step:
+        roots.setdefault(one.saved.root, []).append(one)
+    chosen = {one.saved.location for group in roots.values() for one in _every(group, every)}
+    return [one for one in by_step if one.saved.location in chosen]
+
+
+def _every(group: Sequence[Found], every: int) -> Iterator[Found]:
+    asked = [n for n, one in enumerate(group) if one.number > 1 or one.state not in ("waits", "unread", "to do")]
+    counted = asked[0] % every if asked else 0
+    for n, one in enumerate(group):
+        if n in asked or n - counted in (0, every):
+            counted = n
+            yield one
 
 
 def _reported(entry: Entry) -> set[str]:

@@ -123,6 +123,29 @@ def test_the_same_weights_measured_twice_are_told_from_two_that_differ(store: St
     assert "same weights" in compare("run@40", "again@40").output
 
 
+@pytest.mark.parametrize("width", [40, 60, 80, 100])
+def test_no_number_is_cut_in_a_narrow_terminal(store: Store, monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    name = "mmlu_high_school_european_history_5shot_cot"
+    measured(store, 40, {name: 5, "words": 20})
+    measured(store, 80, {name: 25, "words": 20})
+    monkeypatch.setenv("COLUMNS", str(width))
+    done = compare("run@40", "run@80")
+    table = [line for line in done.output.splitlines() if not line.startswith("*")]
+    assert max(map(len, table)) <= width
+    assert done.output.count("0.500 [0.30, 0.70]") == 4
+    for text in ("+0.667 [+0.477, +0.808]", "higher", "1.9e-06 McNemar", "20 / 0", "0.254"):
+        assert text in done.output
+
+
+def test_what_is_piped_is_one_line_a_dataset(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
+    measured(store, 40, {"sums": 5})
+    measured(store, 80, {"sums": 25})
+    [line] = [line for line in compare("run@40", "run@80").output.splitlines() if line.strip().startswith("sums")]
+    assert "0.500 [0.30, 0.70]" in line
+    assert "20 / 0" in line
+
+
 def test_many_points_are_warned_of(store: Store) -> None:
     for step in range(0, 120, 10):
         measured(store, step, {"sums": 5})
@@ -147,6 +170,19 @@ def test_a_skipped_point_is_refused_with_its_reason(store: Store) -> None:
     measured(store, 40, {"sums": 5})
     commit(store, replace(SKIPPED, point=EvalPoint(run="run", step=80)))
     assert "it was skipped, busy: 2 in flight" in refused("run@40", "run@80")
+    measured(store, 90, {"sums": 5})
+    commit(store, replace(SKIPPED, point=EvalPoint(run="run", step=90, attempt=1)))
+    assert "run@90:1 has no number under suite suite" in refused("run@40", "run@90")
+    assert compare("run@40", "run@90:0").exit_code == 0
+
+
+def test_of_several_suites_the_one_that_was_measured_at_both_points_is_meant(store: Store) -> None:
+    for step in (40, 80):
+        measured(store, step, {"sums": 5})
+    measured(store, 40, {"words": 5}, suite="nightly")
+    commit(store, replace(SKIPPED, point=EvalPoint(run="run", step=80), suite="nightly"))
+    assert json.loads(compare("run@40", "run@80", "--json").stdout)["suite"] == "suite"
+    assert "no number under suite nightly" in refused("run@40", "run@80", "--suite", "nightly")
 
 
 def test_which_suite_is_meant_is_asked_for_where_there_are_several(store: Store) -> None:

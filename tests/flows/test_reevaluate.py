@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import os
+import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 from typer.testing import CliRunner, Result
 
-from flows import sending
+from flows import reevaluate, sending
 from flows.cli import app
+from flows.rounds import reevaluate_once
 from flows.sending import Sender
 from infra.errors import ConfigError, ServiceUnreachable
-from infra.model import EvalRequest
+from infra.ledger import QUEUE_S
+from infra.model import EvalRequest, Reevaluation
+from infra.model.reevaluation import MARKERS
+from infra.saved.round import run_round
+from infra.saved.survey import Survey
 from tests.fakes.prefect_server import FakePrefect
-from tests.infra.saved_checkpoints import Root
+from tests.infra.saved_checkpoints import FLEET, Root
 from trainer_integration.prefect_api import PrefectApi
 
 SUITE = "name: nightly\ndatasets:\n  - {name: sums, source: sums.jsonl, samples_per_prompt: 3}\n"
@@ -128,3 +137,78 @@ def test_a_flow_run_is_gone_if_it_has_ended_or_is_unknown_and_not_if_prefect_is_
     prefect.forgets = True
     assert sender.gone(flow_run)
     assert isinstance(sender.api._client, httpx.Client)
+
+
+def trigger(root: Root, prefect: FakePrefect) -> list[int]:
+    """What a machine with such a Prefect submits."""
+    sender = Sender(PrefectApi(prefect.api_url))
+    survey = Survey.of(root.store, root.asked(), root.suite, FLEET, sender.gone, sender.server)
+    return [one.saved.step for one in run_round(survey, FLEET, sender.send).submitted]
+
+
+def silent_for(root: Root, seconds: float) -> None:
+    at = time.time() - seconds
+    for file in (root.folder / "store" / "ledger").rglob("*"):
+        os.utime(file, (at, at))
+
+
+def test_what_waits_at_another_machines_prefect_is_left_there_until_its_time_in_the_queue_is_over(
+    tmp_path: Path, prefect: FakePrefect
+) -> None:
+    root = Root(tmp_path / "home", steps=1)
+    with FakePrefect() as elsewhere:
+        assert trigger(root, prefect) == [1]
+        silent_for(root, 600)
+        assert trigger(root, elsewhere) == []  # it has never heard of the flow run, which says nothing
+        silent_for(root, QUEUE_S + 1)
+        assert trigger(root, elsewhere) == [1]
+        silent_for(root, 600)
+        elsewhere.forgets = True
+        assert trigger(root, prefect) == []
+        assert trigger(root, elsewhere) == [1]
+
+
+def test_each_machines_own_prefect_is_another_one_even_at_the_same_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    local, shared = Sender(PrefectApi("http://127.0.0.1:4200/api")), Sender(PrefectApi("http://prefect:4200/api"))
+    names = []
+    for host in ("one", "other"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        names.append((local.server, shared.server))
+    assert names == [
+        ("http://one:4200/api", "http://prefect:4200/api"),
+        ("http://other:4200/api", "http://prefect:4200/api"),
+    ]
+
+
+@pytest.mark.parametrize("name", ["record.json", "claim.json"])
+def test_retry_names_what_can_not_be_read_and_opens_it_again(root: Root, name: str) -> None:
+    root.steps(limit=1)
+    ticket = root.sent[0].ledger
+    assert ticket is not None
+    root.evaluate_all()
+    [path] = [path for path in root.store.list("") if path.endswith(name)]
+    root.store.write(path, b"{")
+    listed = run("retry")
+    assert listed.exit_code == 0, listed.output
+    assert "1 keys have no report" in listed.output
+    assert "can't be read" in listed.output
+    assert run("retry", ticket.key[:12]).exit_code == 0
+    assert root.steps(limit=1) == [2]
+
+
+def test_the_commands_options_reach_what_is_asked(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Reevaluation] = []
+
+    def once(given: Reevaluation, *more: Any, **named: Any) -> Any:
+        asked.append(given)
+        return reevaluate_once(given, *more, **named)
+
+    monkeypatch.setattr(reevaluate, "reevaluate_once", once)
+    (root.saved / "step_2" / "my-own").write_text("")
+    suite = ("--suite", root.folder / "suite.yaml", "--dry-run", "--settle", "3600")
+    assert "2 waits" in run("reevaluate", root.saved, *suite).output
+    marked = run("reevaluate", root.saved, *suite, "--marker", "my-own", "--deadline", "60", "--trust-remote-code")
+    assert "2 checkpoints: 1 would run, 1 waits" in marked.output, marked.output
+    assert (asked[0].where.deadline_s, asked[0].where.trust_remote_code, asked[0].care.markers) == (3600, False, MARKERS)
+    assert (asked[1].where.deadline_s, asked[1].where.trust_remote_code, asked[1].care.markers) == (60, True, ("my-own",))
+    assert isinstance(run("reevaluate", root.saved, *suite, "--deadline", "0").exception, ConfigError)

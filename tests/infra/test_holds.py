@@ -70,6 +70,24 @@ def test_a_record_that_was_cut_short_holds_and_a_storage_that_fails_keeps_everyt
     assert is_held(one)
 
 
+@pytest.mark.parametrize("name", ["/tmp/\0x", "\ud800"])
+def test_a_name_that_no_storage_can_have_is_kept_and_nothing_is_raised(name: str) -> None:
+    assert is_held(name)
+
+
+def test_a_folder_that_fails_with_an_error_of_the_system_keeps_everything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (one,) = folders(tmp_path, "step_1")
+
+    def fails(self: Store, prefix: str) -> dict[str, float]:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(Store, "written", fails)
+    assert is_held(one)
+    assert unheld([one]) == []
+
+
 def test_what_killed_holders_left_is_tidied_by_a_later_one(tmp_path: Path) -> None:
     gone, one = folders(tmp_path, "step_1", "step_2")
     holds.hold(gone, "a", by="evaluation", ttl_s=60)
@@ -104,6 +122,24 @@ def test_after_a_megatron_save_old_iterations_go_but_not_held_ones_nor_the_track
         "tensorboard",
     ]
     assert prune_after_save(tmp_path / "none", keep=2) == []
+
+
+def test_nothing_but_megatrons_own_folders_is_ever_deleted(tmp_path: Path) -> None:
+    names = ("step_1", "checkpoint-7", "global_step_3", "iter_0000001.old", "iter-2", "iter3")
+    others = folders(tmp_path, *names)
+    made = folders(tmp_path, "iter_0000100", "iter_0000200", "iter_0000300")
+    assert prune_after_save(tmp_path, keep=1) == made[:2]
+    assert all(folder.is_dir() for folder in others)
+
+
+@pytest.mark.parametrize("tracker", [b"\xff\xfe", b"", b"3x"])
+def test_a_tracker_file_that_can_not_be_read_has_nothing_deleted_and_nothing_raised(tmp_path: Path, tracker: bytes) -> None:
+    folders(tmp_path, "iter_0000100", "iter_0000200", "iter_0000300")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(tracker)
+    assert prune_after_save(tmp_path, keep=1) == []
+    assert prune_after_save(f"{tmp_path}\0", keep=1) == []
+    (tmp_path / "latest_checkpointed_iteration.txt").write_bytes(b"release\n")
+    assert len(prune_after_save(tmp_path, keep=1)) == 2
 
 
 @pytest.mark.slow

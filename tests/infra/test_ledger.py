@@ -18,9 +18,11 @@ from infra.errors import ConfigError
 from infra.ledger import Try
 from infra.model import EvalReport, EvalRequest, LedgerKey, SkippedPoint
 from infra.records import commit, find, history
+from infra.saved.round import run_round
+from infra.saved.survey import Survey
 from infra.store import Store
 from tests.infra.examples import REPORT, SKIPPED
-from tests.infra.saved_checkpoints import Root, begins
+from tests.infra.saved_checkpoints import FLEET, Root, begins
 from tests.infra.triggers import executions, fire_together, submissions
 from tests.services.s3 import S3Server
 
@@ -214,3 +216,67 @@ def test_a_retry_forgives_what_was_and_not_what_comes(root: Root) -> None:
         root.skip(root.sent[-1])
         assert root.steps(care=care) == []
         ledger.forgive(root.store, entry(root, root.sent[-1]))
+
+
+def test_what_is_not_the_ledgers_own_is_passed_over(root: Root) -> None:
+    request = submitted(root)
+    assert request.ledger is not None
+    place, suite = request.ledger.key[:25], request.ledger.key[26:]
+    for stray in (
+        "ledger/.DS_Store",
+        f"ledger/{place}/.DS_Store",
+        f"ledger/{place}/{suite}/.DS_Store",
+        f"ledger/{place}/{suite}/forgiven/.DS_Store",
+        f"ledger/{place}/{suite}/0001/.DS_Store",
+        f"ledger/{place}/{suite}/copy/claim.json",
+        "ledger/notes/of/mine/claim.json",
+    ):
+        root.store.write(stray, b"")
+    assert root.states() == {1: "under way"}
+    assert [one.key.text for one in ledger.all_entries(root.store)] == [request.ledger.key]
+    assert len(ledger.live_tries(root.store)) == 1
+    assert ledger.find_key(root.store, "").key.text == request.ledger.key
+
+
+def test_a_key_that_is_the_beginning_of_several_is_refused(tmp_path: Path) -> None:
+    root = Root(tmp_path / "home", steps=2)
+    assert root.steps() == [2, 1]
+    with pytest.raises(ConfigError, match="2 entries of the ledger have a key that begins with ''"):
+        ledger.find_key(root.store, "")
+
+
+def test_a_try_that_can_not_be_read_may_begin_no_more_once_it_is_retried(root: Root) -> None:
+    request = submitted(root)
+    assert request.ledger is not None
+    [path] = [path for path in root.store.list("ledger") if path.endswith("/claim.json")]
+    root.store.write(path, b"")
+    assert root.steps() == []
+    ledger.forgive(root.store, ledger.find_key(root.store, request.ledger.key))
+    assert root.steps() == [1]
+    assert not begins(root.store, request)
+    assert begins(root.store, root.sent[-1])
+
+
+def test_only_what_waits_or_runs_is_alive(root: Root) -> None:
+    assert ledger.live_tries(root.store) == []
+    request = submitted(root)
+    assert [one.state for one in ledger.live_tries(root.store)] == ["queued"]
+    assert begins(root.store, request)
+    assert [one.state for one in ledger.live_tries(root.store)] == ["running"]
+    silent_for(root, ledger.TTL_S + 1)
+    assert ledger.live_tries(root.store) == []
+    assert root.steps() == [1]
+    root.report(root.sent[-1])
+    assert ledger.live_tries(root.store) == []
+
+
+def test_what_was_queued_before_servers_were_named_is_read_as_it_was(root: Root) -> None:
+    request = submitted(root)
+    [path] = [path for path in root.store.list("ledger") if path.endswith("/queued.json")]
+    root.store.write(path, b"flow-1")
+    known = last(root, request)
+    assert (known.flow_run, known.server) == ("flow-1", "")
+    root.ended.add("flow-1")
+    silent_for(root, ledger.TTL_S + 1)
+    at_some_server = Survey.of(root.store, root.asked(), root.suite, FLEET, root.ended.__contains__, "http://there/api")
+    assert [one.saved.step for one in run_round(at_some_server, FLEET, root.send).submitted] == [1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from infra import records
-from infra.errors import ConfigError
+from infra.errors import ConfigError, PinpointError, RecordDamaged
 from infra.model import EvalPoint, Sample
 from infra.store import Store
 from tests.infra.examples import POINT, REPORT, RESULT, SKIPPED, report_at, sample
@@ -156,6 +157,51 @@ def test_a_record_of_a_format_yet_to_come_is_refused_with_the_remedy(store: Stor
     for read in (lambda: records.find(store, POINT, "suite"), lambda: records.history(store, "run")):
         with pytest.raises(ConfigError, match=r"record.json has format 2; .* upgrade"):
             read()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b'{"kind":"report", "po',
+        b"\xff\xfe\x00{",
+        b"null",
+        b"[]",
+        b"[" * 100_000,
+        b'{"format": "new"}',
+        b'{"kind": "essay"}',
+    ],
+    ids=["empty", "torn", "no text", "null", "list", "deep", "format", "kind"],
+)
+def test_a_damaged_record_is_an_error_of_the_tree_that_names_it_and_the_remedy(store: Store, data: bytes) -> None:
+    """It is a ValueError too, for who only wants to go on without."""
+    key = records.record_key(POINT, "suite")
+    store.write(key, data)
+    later = EvalPoint(run="run", step=POINT.step + 1)
+    reads = (
+        lambda: records.find(store, POINT, "suite"),
+        lambda: records.history(store, "run"),
+        lambda: records.find_before(store, later, "suite", 1),
+        lambda: records.commit(store, SKIPPED),
+    )
+    for read in reads:
+        with pytest.raises(
+            RecordDamaged, match=f"{re.escape(key)} can't be read .*: put it back from a copy, or delete it"
+        ) as told:
+            read()
+        assert isinstance(told.value, ValueError)
+        assert isinstance(told.value, PinpointError)
+        assert len(str(told.value).splitlines()) == 1
+
+
+def test_a_record_whose_point_can_not_be_is_damaged_and_says_where(store: Store) -> None:
+    records.commit(store, REPORT)
+    key = records.record_key(POINT, "suite")
+    whole = json.loads(store.read(key))
+    for changes, said in (({"point": {"run": "../x", "step": 10}}, "run name '../x'"), ({"results": 7}, "report.results: ")):
+        store.write(key, json.dumps(whole | changes).encode())
+        with pytest.raises(RecordDamaged, match=re.escape(said)):
+            records.history(store, "run")
 
 
 def test_progress_is_the_last_step_that_this_start_of_the_run_said(store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import time
@@ -13,15 +14,20 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from infra import foreign, snapshot
-from infra.errors import ConfigError, ServiceUnreachable
+from infra import foreign, ledger, snapshot
+from infra.errors import ConfigError, FileDamaged, ServiceUnreachable
 from infra.holds import is_held
-from infra.model import EvalPoint, EvalRequest, FleetSpec, Manifest, Order, Reevaluation
-from infra.records import commit, history
+from infra.model import Care, EvalPoint, EvalRequest, FleetSpec, Manifest, Order, Reevaluation, SkippedPoint
+from infra.records import commit, history, record_key
+from infra.saved import survey
 from infra.saved.costs import costs
+from infra.saved.identity import checkpoint_digest
+from infra.saved.layouts import Saved
 from infra.saved.round import run_round
 from infra.saved.rows import summary
+from infra.saved.settled import Standing, look
 from infra.saved.survey import Survey
+from infra.store import Store
 from tests.infra.checkpoints import make_checkpoint
 from tests.infra.examples import REPORT
 from tests.infra.saved_checkpoints import FLEET, Root, begins
@@ -72,7 +78,7 @@ def test_the_same_weights_under_another_name_are_not_paid_for_twice(root: Root) 
         ({"by": "newest"}, [7, 6, 5, 4, 3, 2, 1]),
         ({"by": "step"}, [1, 2, 3, 4, 5, 6, 7]),
         ({"by": "spread", "every": 3}, [1, 4, 7]),
-        ({"by": "spread", "every": 5}, [1, 6, 7]),
+        ({"by": "spread", "every": 5}, [1, 6]),
     ],
 )
 def test_the_order_is_the_one_that_was_asked_for(tmp_path: Path, order: dict[str, object], steps: list[int]) -> None:
@@ -212,13 +218,13 @@ def test_a_checkpoint_is_held_from_its_submission_on(root: Root) -> None:
 
 
 def test_what_prefect_does_not_take_is_open_again_at_once_and_not_held(root: Root) -> None:
-    survey = Survey.of(root.store, root.asked(), root.suite, FLEET)
+    made = Survey.of(root.store, root.asked(), root.suite, FLEET)
 
     def refuses(request: EvalRequest) -> str:
         raise ServiceUnreachable("Prefect", "http://there", "start it")
 
     with pytest.raises(ServiceUnreachable):
-        run_round(survey, FLEET, refuses)
+        run_round(made, FLEET, refuses)
     assert not is_held(root.saved / "step_3")
     assert root.steps() == [3, 2, 1]
     assert [request.ledger.number for request in root.sent if request.ledger] == [2, 1, 1]
@@ -265,3 +271,203 @@ def test_only_what_may_be_submitted_is_read_and_nothing_twice(root: Root, monkey
     root.evaluate_all()
     root.steps()
     assert read == ["step_3", "step_2", "step_1"]
+
+
+def test_a_checkpoint_that_a_retention_deletes_under_the_trigger_does_not_stop_the_others(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def emptied(saved: Saved, care: Care, clock: float) -> Standing:
+        if saved.step == 2:
+            for file in (root.saved / "step_2").iterdir():
+                file.unlink()
+        return look(saved, care, clock)
+
+    monkeypatch.setattr(survey, "look", emptied)
+    assert root.steps() == [3, 1]
+
+
+def test_one_that_is_gone_between_the_look_and_the_reading_waits_and_the_others_go_on(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def deleted(store: Store, saved: Saved, standing: Standing, *, read: bool) -> str | None:
+        if read and saved.step == 2:
+            shutil.rmtree(root.saved / "step_2")
+        return checkpoint_digest(store, saved, standing, read=read)
+
+    monkeypatch.setattr(survey, "checkpoint_digest", deleted)
+    done = root.round()
+    assert [one.saved.step for one in done.submitted] == [3, 1]
+    [gone] = [one for one in done.found if one.saved.step == 2]
+    assert (gone.state, "deleted while it was read" in gone.why) == ("waits", True)
+
+
+def test_one_that_may_not_be_read_waits_and_the_others_go_on(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(folder: Path, files: Iterable[str], point: EvalPoint) -> Manifest:
+        if folder.name == "step_2":
+            raise PermissionError(13, "Permission denied")  # as to any user but root
+        return snapshot.describe(folder, files, point)
+
+    monkeypatch.setattr(foreign, "describe", refused)
+    assert root.steps() == [3, 1]
+    assert root.states()[2] == "waits"
+
+
+def test_one_whose_fault_shows_only_when_it_is_read_is_evaluated_for_what_it_is(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def damaged(folder: Path, files: Iterable[str], point: EvalPoint) -> Manifest:
+        if folder.name == "step_2":
+            raise FileDamaged("model.safetensors ends before its last tensor", subject="model.safetensors")
+        return snapshot.describe(folder, files, point)
+
+    monkeypatch.setattr(foreign, "describe", damaged)
+    assert root.steps() == [3, 2, 1]
+    assert root.steps() == []
+    assert len({request.ledger.key for request in root.sent if request.ledger}) == 3
+
+
+def test_a_dangling_link_does_not_stop_a_search_for_a_target(root: Root) -> None:
+    weights = root.saved / "step_1" / "model.safetensors"
+    weights.unlink()
+    weights.symlink_to(root.folder / "nothing")
+    order = {"by": "target", "target": {"dataset": "sums", "score": 0.8}}
+    assert root.steps(order=order) == [1]
+    root.skip(root.sent[0], "ckpt_invalid")
+    assert root.steps(order=order) == [2]
+
+
+@pytest.mark.parametrize("order", [{"by": "newest"}, {"by": "target", "target": {"dataset": "sums", "score": 0.8}}])
+def test_a_dead_last_try_leaves_its_skip_in_every_order(tmp_path: Path, order: dict[str, object]) -> None:
+    root, care = Root(tmp_path, steps=1), {"settle_s": 0, "at_once": 100, "tries": 1}
+    assert root.steps(order=order, care=care) == [1]
+    assert begins(root.store, root.sent[0])
+    for file in (root.folder / "store" / "ledger").rglob("*"):
+        os.utime(file, (time.time() - 600, time.time() - 600))
+    assert root.states(order=order, care=care) == {1: "given up"}
+    assert history(root.store, "run") == []  # who only looks changes nothing
+    assert root.steps(order=order, care=care) == []
+    [record] = history(root.store, "run")
+    assert isinstance(record, SkippedPoint)
+    assert record.reason == "crashed"
+
+
+def test_what_may_be_under_way_at_once_counts_all_roots_suites_and_orders_of_the_store(root: Root) -> None:
+    other, care = root.folder / "other" / "checkpoints", {"settle_s": 0, "at_once": 1}
+    for step in (1, 2):
+        make_checkpoint(other / f"step_{step}", seed=10 + step)
+    target = {"by": "target", "target": {"dataset": "more", "score": 0.8}}
+    more = root.suite_of(more="2+2=")
+    assert root.steps(care=care) == [3]
+    waiting = root.round(care=care, roots=(str(other),))
+    assert (waiting.submitted, waiting.full) == ((), True)
+    assert "are under way already" in summary(waiting)
+    assert root.steps(more, care=care) == []
+    assert root.steps(more, care=care, order=target) == []
+    root.evaluate_all()
+    going = root.round(care=care, roots=(str(other),))
+    assert [one.saved.step for one in going.submitted] == [2]
+    assert "under way already" not in summary(going)
+
+
+def test_what_prefect_has_ended_in_the_queue_does_not_stand_in_anybodys_way_for_hours(root: Root) -> None:
+    care = {"settle_s": 0, "at_once": 1}
+    assert root.steps(care=care) == [3]
+    root.ended.add("flow-1")
+    for file in (root.folder / "store" / "ledger").rglob("*"):
+        os.utime(file, (time.time() - 600, time.time() - 600))
+    assert root.steps(root.suite_of(more="2+2="), care=care) == [3]
+
+
+def test_a_spread_over_a_root_that_grows_takes_every_so_manieth_and_no_other(tmp_path: Path) -> None:
+    root, submitted = Root(tmp_path, steps=1), []
+    for step in range(2, 14):
+        submitted += root.steps(order={"by": "spread", "every": 5})
+        root.evaluate_all()
+        make_checkpoint(root.saved / f"step_{step}", seed=step)
+    assert submitted == [1, 6, 11]
+
+
+def test_a_spread_is_the_same_when_the_earliest_are_deleted(tmp_path: Path) -> None:
+    root, submitted = Root(tmp_path, steps=6), []
+    for step in range(7, 20):
+        submitted += root.steps(order={"by": "spread", "every": 5})
+        root.evaluate_all()
+        make_checkpoint(root.saved / f"step_{step}", seed=step)
+        shutil.rmtree(root.saved / f"step_{step - 6}")
+    assert submitted == [1, 6, 11, 16]
+
+
+def test_a_spread_goes_on_from_what_was_evaluated_in_another_order(tmp_path: Path) -> None:
+    root, order = Root(tmp_path, steps=7), {"by": "spread", "every": 5}
+    assert root.steps(limit=1) == [7]
+    root.evaluate_all()
+    assert root.steps(order=order) == [2]
+    assert root.steps(limit=1, order={"by": "step"}) == [1]
+    root.evaluate_all()
+    for step in range(8, 14):
+        make_checkpoint(root.saved / f"step_{step}", seed=step)
+    assert root.steps(order=order) == [12]
+
+
+def test_a_spread_counts_from_one_that_failed_and_is_tried_again(tmp_path: Path) -> None:
+    root = Root(tmp_path, steps=7)
+    assert root.steps(limit=1) == [7]
+    root.skip(root.sent[0])
+    assert root.steps(order={"by": "spread", "every": 5}) == [2, 7]
+
+
+def test_a_spread_counts_in_each_root_by_itself(tmp_path: Path) -> None:
+    root, other = Root(tmp_path, steps=4), tmp_path / "other"
+    for step in (1, 2, 3, 4):
+        make_checkpoint(other / f"step_{step}", seed=10 + step)
+    done = root.round(order={"by": "spread", "every": 3}, roots=(str(root.saved), str(other)))
+    assert sorted((one.run, one.saved.step) for one in done.submitted) == [("other", 1), ("other", 4), ("run", 1), ("run", 4)]
+
+
+def test_one_that_is_known_to_be_invalid_costs_nothing(root: Root) -> None:
+    (root.saved / "step_2" / "model.safetensors").write_bytes(b"")
+    known = costs(root.store, root.round(only_look=True).submitted)
+    assert {Path(place).name: cost.requests for place, cost in known.items()} == {"step_1": 1, "step_2": 0, "step_3": 1}
+
+
+def test_one_that_is_deleted_after_the_look_is_read_no_more(root: Root) -> None:
+    done = root.round(only_look=True)
+    shutil.rmtree(root.saved / "step_2")
+    known = costs(root.store, done.submitted)
+    assert {Path(place).name for place, cost in known.items() if cost.n_bytes == 0} == {"step_2"}
+
+
+@pytest.mark.parametrize("name", ["record.json", "claim.json"])
+def test_what_is_damaged_in_the_store_is_a_state_of_its_own_until_a_retry_and_the_others_go_on(root: Root, name: str) -> None:
+    root.steps()
+    damaged = root.sent[0]
+    assert damaged.ledger is not None
+    root.evaluate_all()
+    prefix = f"ledger/{damaged.ledger.key[:25]}" if name == "claim.json" else f"runs/run/points/{damaged.point.key}"
+    [path] = [path for path in root.store.list(prefix) if path.endswith(name)]
+    root.store.write(path, b'{"kind": "rep')
+    make_checkpoint(root.saved / "step_4", seed=4)
+    assert root.steps() == [4]
+    done = root.round(only_look=True)
+    [one] = [one for one in done.found if one.saved.step == 3]
+    assert one.state == "unreadable"
+    assert path in one.why
+    assert f"pinpoint retry {damaged.ledger.key}" in one.why
+    assert "1 unreadable" in summary(done)
+    assert costs(root.store, done.found)
+    ledger.forgive(root.store, ledger.find_key(root.store, damaged.ledger.key[:20]))
+    assert root.steps() == [3]
+    assert root.sent[-1].ledger is not None
+    assert root.sent[-1].ledger.number == 2
+    root.evaluate_all()
+    assert root.states()[3] == "evaluated"
+
+
+def test_a_record_of_a_newer_pinpoint_is_left_alone_and_the_others_go_on(root: Root) -> None:
+    root.steps(limit=1)
+    point = root.sent[0].point
+    root.evaluate_all()
+    path = record_key(point, "nightly")
+    root.store.write(path, json.dumps({**json.loads(root.store.read(path)), "format": 99}).encode())
+    assert root.steps() == [2, 1]
+    assert root.states()[3] == "unreadable"

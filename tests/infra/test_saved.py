@@ -3,21 +3,29 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pydantic import TypeAdapter
 
-from infra.errors import ConfigError
-from infra.model import Care
+from infra.errors import ConfigError, FileDamaged
+from infra.model import Care, Manifest
+from infra.saved.identity import checkpoint_digest
 from infra.saved.layouts import run_of
 from infra.saved.scan import root_url, scan
 from infra.saved.settled import PATIENCE, look
 from infra.snapshot import describe, validate
+from infra.store import Store
+from infra.validation.readers import LocalFolder
 from tests.infra.checkpoints import make_checkpoint
 from tests.infra.examples import POINT
+from tests.services.s3 import S3Server
 
 CARE = Care(settle_s=60)
 
@@ -134,10 +142,6 @@ def test_a_marker_says_at_once_that_it_is_complete(tmp_path: Path, marker: str) 
 
 
 def test_a_manifest_says_so_if_every_file_that_it_names_is_there(tmp_path: Path) -> None:
-    from pydantic import TypeAdapter
-
-    from infra.model import Manifest
-
     folder = make_checkpoint(tmp_path / "step_2")
     manifest = describe(folder, validate(folder), POINT)
     (folder / "manifest.json").write_bytes(TypeAdapter(Manifest).dump_json(manifest))
@@ -165,3 +169,139 @@ def test_one_that_is_deleted_meanwhile_waits_for_nothing(tmp_path: Path) -> None
     [saved] = scan([str(tmp_path)])
     shutil.rmtree(tmp_path / "step_2")
     assert "does not exist" in look(saved, CARE, time.time()).waits
+
+
+def test_one_that_is_emptied_by_its_deletion_waits_and_stands_in_nobodys_way(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "step_2")
+    [saved] = scan([str(tmp_path)])
+    for file in (tmp_path / "step_2").iterdir():
+        file.unlink()  # rmtree is between its last unlink and its rmdir
+    standing = look(saved, Care(settle_s=0), time.time())
+    assert (standing.settled, "no file that can be read" in standing.waits) == ("", True)
+
+
+@pytest.mark.parametrize("error", [PermissionError(13, "Permission denied"), FileDamaged("may not be read", subject="step_2")])
+def test_one_that_may_not_be_entered_waits_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    make_checkpoint(tmp_path / "step_2")
+    [saved] = scan([str(tmp_path)])
+
+    def refused(self: LocalFolder) -> None:
+        raise error  # as to any user but root, who may enter everything
+
+    monkeypatch.setattr(LocalFolder, "entries", refused)
+    standing = look(saved, CARE, time.time())
+    assert standing.settled == ""
+    assert re.search(r"Permission denied|may not be read", standing.waits)
+
+
+@pytest.mark.parametrize("mark", ["COMPLETE", "manifest.json"])
+def test_what_a_former_save_left_says_nothing_of_the_one_that_is_written_over_it(tmp_path: Path, mark: str) -> None:
+    folder = make_checkpoint(tmp_path / "step_2")
+    manifest = describe(folder, validate(folder), POINT)
+    (folder / mark).write_bytes(TypeAdapter(Manifest).dump_json(manifest))
+    [saved] = scan([str(tmp_path)])
+    assert look(saved, CARE, time.time()).settled in ("marker", "manifest")
+    later(folder / mark, folder / "model.safetensors")
+    assert look(saved, CARE, time.time()).settled == ""
+    later(folder / "model.safetensors", folder / mark)  # the new save has ended
+    assert look(saved, CARE, time.time()).settled in ("marker", "manifest")
+
+
+def later(before: Path, after: Path) -> None:
+    """Writes `after` again until its inode has a later time than that of `before`, on however coarse a clock."""
+    data, deadline = after.read_bytes(), time.monotonic() + 5
+    while after.stat().st_ctime <= before.stat().st_ctime:
+        assert time.monotonic() < deadline
+        after.write_bytes(data)
+
+
+def test_a_marker_beside_half_a_checkpoint_does_not_make_it_complete(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "step_2")
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:100])
+    (folder / "COMPLETE").write_text("")
+    [saved] = scan([str(tmp_path)])
+    assert look(saved, CARE, time.time()).settled == ""
+    assert look(saved, CARE, time.time() + 60 * PATIENCE + 1).settled == "invalid"
+
+
+def test_a_link_to_weights_that_are_not_there_is_invalid_after_its_time_and_does_not_wait_for_ever(tmp_path: Path) -> None:
+    folder = make_checkpoint(tmp_path / "root" / "step_2")
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors").symlink_to(tmp_path / "nothing")
+    [saved] = scan([str(tmp_path / "root")])
+    standing = look(saved, Care(settle_s=0), time.time())
+    assert (standing.settled, "leaves the folder" in standing.fault) == ("invalid", True)
+    store = Store((tmp_path / "store").as_uri())
+    first = checkpoint_digest(store, saved, standing, read=True)
+    (folder / "model.safetensors").unlink()
+    assert checkpoint_digest(store, saved, standing, read=True) not in (None, first)
+
+
+def test_a_clock_that_is_behind_the_files_takes_nothing_whatever_the_settle_time(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "step_2")
+    [saved] = scan([str(tmp_path)])
+    behind = look(saved, Care(settle_s=0), time.time() - 3600)
+    assert (behind.settled, "changed 0 s ago" in behind.waits) == ("", True)
+
+
+def test_links_to_folders_are_followed_and_none_leads_in_a_circle(tmp_path: Path) -> None:
+    root, elsewhere = tmp_path / "root", tmp_path / "elsewhere"
+    make_checkpoint(root / "step_1")
+    make_checkpoint(elsewhere / "saved" / "hf")
+    make_checkpoint(elsewhere / "far" / "actor" / "huggingface" / "more" / "step_9")
+    (root / "step_2").symlink_to(elsewhere / "saved")
+    (root / "step_3").symlink_to(root)
+    (root / "step_4").symlink_to(tmp_path / "nothing")
+    (root / "far").symlink_to(elsewhere / "far")
+    assert found(root) == {"step_1": 1, "step_2/hf": 2}
+    assert found(root, r".*step_(\d+)(?:/hf)?") == {"step_1": 1, "step_2/hf": 2}
+
+
+def test_a_checkpoint_is_found_at_any_depth_and_in_no_hidden_folder(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "a" / "b" / "c" / "d" / "e" / "step_9")
+    make_checkpoint(tmp_path / "a" / ".trash" / "step_3")
+    make_checkpoint(tmp_path / ".step_4" / "step_4")
+    assert found(tmp_path, r".*step_(\d+)") == {"a/b/c/d/e/step_9": 9}
+
+
+def test_a_folder_whose_name_is_no_text_is_passed_over(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "step_1")
+    (made := make_checkpoint(tmp_path / "made")).rename(made.with_name(os.fsdecode(b"step_7\xff")))
+    assert found(tmp_path, r"step_(\d+).*") == {"step_1": 1}
+
+
+@pytest.mark.slow
+def test_hidden_folders_are_passed_over_in_object_storage_too(tmp_path: Path, s3: S3Server) -> None:
+    url = f"s3://{s3.bucket}/hidden-{time.time_ns()}"
+    for name in ("a/b/c/d/e/step_9", "a/.trash/step_3"):
+        for file in make_checkpoint(tmp_path / name).iterdir():
+            Store(url).upload(file, f"{name}/{file.name}")
+    assert {saved.name for saved in scan([url], r".*step_(\d+)")} == {"a/b/c/d/e/step_9"}
+
+
+def test_a_root_that_may_not_be_read_is_refused_and_a_folder_below_it_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_checkpoint(tmp_path / "step_1")
+    make_checkpoint(tmp_path / "step_2")
+    closed: set[Path] = set()
+
+    def opened(listing: Callable[[Path], Any]) -> Callable[[Path], Any]:  # as for any user but root
+        def listed(folder: Path) -> Any:
+            if folder in closed:
+                raise PermissionError(13, "Permission denied", str(folder))
+            return listing(folder)
+
+        return listed
+
+    monkeypatch.setattr(os, "scandir", opened(os.scandir))
+    monkeypatch.setattr(os, "listdir", opened(os.listdir))
+    closed.add(tmp_path / "step_2")
+    assert found(tmp_path) == {"step_1": 1}
+    assert "step_2 can't be looked through" in caplog.text
+    closed.add(tmp_path)
+    with pytest.raises(ConfigError, match="Permission denied; let this user read it"):
+        scan([str(tmp_path)])

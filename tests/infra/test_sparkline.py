@@ -18,6 +18,8 @@ from infra.sparkline import sparkline
         ([None, None], "××"),
         ([float(number) for number in range(8)], "▁▂▃▄▅▆▇█"),
         ([-3.0, 0.0, 1e9], "▁▁█"),
+        ([-1.7e308, 0.0, 1.7e308], "▁▅█"),
+        ([0.0, 5e-324], "▁█"),
     ],
 )
 def test_each_value_is_a_block_and_each_gap_a_mark(values: list[float | None], line: str) -> None:
