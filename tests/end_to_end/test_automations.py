@@ -75,9 +75,8 @@ def wait_until_active(services: RunningStack, hook: Heard) -> None:
     with closing(PrefectApi(services.stack.prefect_api_url)) as api:
         for number in range(60):
             hook.subjects.clear()
-            asked = request(store_url=services.file_url("probes")).model_copy(
-                update={"point": EvalPoint(run="probe", step=number)}
-            )
+            point = EvalPoint(run="probe", step=number)
+            asked = request(store_url=services.file_url("probes")).model_copy(update={"point": point})
             skip = SkippedPoint(point=point, suite="suite", reason="busy", message="", export_time_seconds=0, finished_at="")
             delivery = Delivery.of(asked, DEPLOYMENT, skip)
             tagged = delivery.model_copy(update={"tags": (*delivery.tags, FINAL, SKIPS)})
