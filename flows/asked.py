@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from flows.settling import wait_for_flows
 from infra.black_box import evaluation_class
 from infra.config import Settings
 from infra.errors import ConfigError
@@ -62,7 +63,10 @@ def submit_and_wait(request: EvalRequest, settings: Settings, api_url: str) -> b
     submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), Store(request.store_url), api_url)
     try:
         watched = InFlight.of(request)
-        submitter.submit(Delivery.of(request, DEPLOYMENT), watched)
-        return submitter.drained(last_resort_s(request.deadline_s))
+        delivery = Delivery.of(request, DEPLOYMENT)
+        submitter.submit(delivery, watched)
+        has_record = submitter.drained(last_resort_s(request.deadline_s))
+        wait_for_flows(api_url, *delivery.tags)
+        return has_record
     finally:
         submitter.close()

@@ -23,6 +23,7 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from flows.settling import wait_for_flows
 from flows.stack import Stack
 from infra.config import Settings
 from infra.errors import PinpointError, StoreError, TrainingFailed
@@ -75,6 +76,7 @@ def run_demo(options: DemoOptions, settings: Settings, stack: Stack, console: Co
             raise PinpointError(told.error) if told.bad_input else TrainingFailed(told.error)
         if code != 0:
             raise TrainingFailed(f"the trainer ended with code {code}; see {log}")
+        wait_for_flows(stack.prefect_api_url, f"run:{options.run}")
     finally:
         left = _leave_records(options, told, Store(settings.store))
     if missing := sorted({*told.missing, *left}):
