@@ -36,6 +36,7 @@ from flows.tidying import deliver, reclaim
 from infra.config import Settings, load_settings
 from infra.errors import ConfigError, PinpointError, TrainingFailed
 from infra.model import EvalPoint, EvalReport, EvalRequest, FleetSpec, SkippedPoint, SnapshotSource
+from infra.presentation import curve_key, history_key
 from infra.records import find, history, next_attempt, runs
 from infra.snapshot import validate
 from infra.store import Store
@@ -89,7 +90,7 @@ def demo(
 
 def _run_demo(options: DemoOptions, settings: Settings, port: int | None, *, stay: bool) -> None:
     """The demo between the start of its services and their end, after which nothing of it is left but its records."""
-    from flows.demo import history_url, run_demo, sweep
+    from flows.demo import artifact_url, run_demo, sweep
     from flows.stack import stack_of
 
     run, owned = options.run, True
@@ -101,9 +102,11 @@ def _run_demo(options: DemoOptions, settings: Settings, port: int | None, *, sta
             out.print(f"Prefect UI: {stack.ui_url}   run: {run}", soft_wrap=True)
             run_demo(options, settings, stack, out)
             out.print(points(run, history(Store(settings.store), run), out))
-            out.print(f"History in the UI: {history_url(stack, run)}", soft_wrap=True)
+            out.print(f"History in the UI: {artifact_url(stack, history_key(run))}", soft_wrap=True)
+            out.print(f"Its curve:         {artifact_url(stack, curve_key(run))}", soft_wrap=True)
             out.print(f"Its points:        {stack.ui_url}/v2/runs?tags=run:{run}", soft_wrap=True)
-            out.print(f"Later: `pinpoint history {run}`, and `pinpoint up` for the UI.", soft_wrap=True)
+            later = f"`pinpoint history {run}`, `pinpoint report {run}`, and `pinpoint up` for the UI"
+            out.print(f"Later: {later}.", soft_wrap=True)
             if stay:
                 out.print("The UI stays up until Ctrl-C.")
                 signal.pause()

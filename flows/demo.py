@@ -29,7 +29,6 @@ from infra.config import Settings
 from infra.errors import PinpointError, StoreError, TrainingFailed
 from infra.leases import delete_run
 from infra.model import EvalPoint, SkippedPoint
-from infra.presentation import history_key
 from infra.processes import fated, stop
 from infra.records import commit, find, now
 from infra.store import Store
@@ -198,9 +197,8 @@ def new_run_name() -> str:
     return time.strftime("demo-%Y%m%d-%H%M%S")
 
 
-def history_url(stack: Stack, run: str) -> str:
-    """The page of the newest version of a run's history in the Prefect UI, or that of all versions."""
-    key = history_key(run)
+def artifact_url(stack: Stack, key: str) -> str:
+    """The page of the newest version of a keyed artifact in the Prefect UI, or that of all its versions."""
     body = {"artifacts": {"key": {"any_": [key]}}}
     try:
         found = httpx.post(
