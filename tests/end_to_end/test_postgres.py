@@ -24,7 +24,7 @@ from infra.config import load_settings
 from infra.model import DatasetSpec, EvalPoint, EvalReport, EvalRequest, Sampling, SkippedPoint, SnapshotSource, Suite
 from infra.records import find, now
 from infra.store import Store
-from tests.end_to_end.command import PINPOINT
+from tests.end_to_end.command import OURS, PINPOINT
 from tests.end_to_end.points import wait_until
 from tests.infra.graders import custom
 from tests.services.ports import free_port
@@ -48,6 +48,8 @@ def database() -> Iterator[Postgres]:
 def stack(database: Postgres) -> Iterator[Stack]:
     before = dict(os.environ)
     home = Path(tempfile.mkdtemp(prefix="pinpoint-test-"))
+    for name in [name for name in before if name.startswith(OURS)]:  # what points at the stack that other tests share
+        del os.environ[name]
     os.environ |= {
         "PINPOINT_HOME": str(home),
         "PINPOINT_STAGING_DIR": str(home / "staging"),
