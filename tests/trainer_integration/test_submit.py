@@ -270,6 +270,25 @@ def test_a_flow_run_that_ended_without_a_record_becomes_a_skip_and_what_it_owned
     assert trainer.store.list("snapshots") == {}
 
 
+def test_a_crashed_flow_run_that_begins_again_is_waited_for(
+    trainer: Trainer, prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As its runner has a killed one do; a record made meanwhile would be the point's, whatever the second start measured."""
+    monkeypatch.setattr(submit, "RECORD_GRACE_S", 1.0)
+    dispatcher = trainer.start()
+    dispatcher.on_step(10)
+    until(lambda: prefect.runs)
+    prefect.runs[0].end("Crashed")
+    time.sleep(0.3)
+    prefect.runs[0].end("Running")
+    time.sleep(1.5)
+    assert dispatcher.records == []
+    assert len(trainer.staged) == 1
+    records.commit(trainer.store, report_at(10))
+    assert dispatcher.drain(5)
+    assert dispatcher.records == [report_at(10)]
+
+
 def test_a_record_that_is_seen_late_is_kept_and_not_overwritten(trainer: Trainer, prefect: FakePrefect) -> None:
     dispatcher = trainer.start()
     dispatcher.on_step(10)
