@@ -18,6 +18,7 @@ from infra.store import Store
 from tests.end_to_end.command import pinpoint
 from tests.end_to_end.test_fleet import disband, snapshot_in
 from tests.engines.launching import RunningEngine
+from tests.services.ended import ended
 from tests.services.stack import RunningStack
 from tests.sglang.launching import SMALL, sglang_fleet
 
@@ -85,7 +86,7 @@ async def test_a_paused_engine_stays_and_a_dead_one_is_replaced(fleet: FleetSpec
     async with leasing.held(lease):
         assert lease.engines[0].pid == pids[0]
         assert lease.engines[1].pid != pids[1]
-        assert not [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
+        assert all(ended(child.pid) for child in children)
         proofs = (await pin(lease, snapshot)).proofs
         assert paused.generate("1+1=")["meta_info"]["weight_version"] == snapshot.version.token
         async with EngineClient(paused.base_url, lease.api_key) as client:

@@ -26,6 +26,7 @@ from tests.end_to_end.points import wait_until
 from tests.end_to_end.test_fleet import snapshot_in
 from tests.fakes.sglang_python import launches, make_interpreter
 from tests.infra.examples import dataset
+from tests.services.ended import ended
 from tests.services.stack import RunningStack
 from tests.sglang.launching import SMALL, sglang_fleet
 
@@ -65,12 +66,6 @@ def spec(folder: Path, name: str, gpus: int, each: int, **changes: Any) -> Fleet
     return FleetSpec(name=name, **given)
 
 
-def kill(process: psutil.Process) -> None:
-    """Returns when it has ended, whether or not its parent has looked."""
-    process.kill()
-    wait_until(lambda: not process.is_running() or process.status() == psutil.STATUS_ZOMBIE, 30)
-
-
 def said(launch: dict[str, Any], name: str) -> str:
     return str(launch["arguments"][launch["arguments"].index(name) + 1])
 
@@ -89,7 +84,8 @@ async def test_an_engine_of_more_gpus_than_a_node_has_is_shared_out_over_two(
     assert [launch["gpus"] for launch in first] == ["0", "0"]  # each node calls its only one so
 
     follower = next(launch for launch in first if said(launch, "--node-rank") == "1")
-    kill(psutil.Process(follower["pid"]))
+    psutil.Process(follower["pid"]).kill()
+    assert ended(follower["pid"], 30)
     again = await leasing.acquire(fleet, snapshot, "second")
     async with leasing.held(again):
         assert again.engines[0].pid != lease.engines[0].pid  # one part can't go on without the other
@@ -98,7 +94,7 @@ async def test_an_engine_of_more_gpus_than_a_node_has_is_shared_out_over_two(
     assert len(second) == 2
     assert {said(launch, "--dist-init-addr") for launch in second} != {meeting}
     await end(fleet.name)
-    assert not [launch for launch in second if psutil.pid_exists(launch["pid"])]
+    assert all(ended(launch["pid"], 30) for launch in second)
 
 
 @pytest.mark.sglang
@@ -152,6 +148,7 @@ async def test_an_engine_whose_node_is_lost_is_missed_until_there_is_another_nod
             samples = await run_samples(pinned, spec_of_samples, problems, str, roster)
     assert len(samples) == 20
     assert {sample.weight_versions for sample in samples} == {(pinned.token,)}
+    wait_until(lambda: any(ended(engine.pid) for engine in lease.engines), 30)  # a node's workers see later that it is gone
 
     with pytest.raises((NoCapacity, FleetUnhealthy), match="the Ray cluster has 1|not placed within 15 s|not ready"):
         await leasing.acquire(fleet, snapshot, "second")

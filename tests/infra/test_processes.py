@@ -9,9 +9,8 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
-
 from infra.processes import start, stop
+from tests.services.ended import ended
 
 PARENT = """
 import subprocess, sys, time
@@ -29,15 +28,6 @@ time.sleep(600)
 """
 
 
-def gone(pid: int, within_s: float = 5.0) -> bool:
-    deadline = time.monotonic() + within_s
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
-
-
 def first_line(log: Path) -> str:
     deadline = time.monotonic() + 20
     while time.monotonic() < deadline:
@@ -52,11 +42,11 @@ def test_a_child_dies_with_its_killed_parent() -> None:
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     time.sleep(0.3)  # until it has become its command
-    assert not gone(child, 0.1)
+    assert not ended(child, 0.1)
     parent.kill()
     parent.wait()
     parent.stdout.close()
-    assert gone(child)
+    assert ended(child, 5)
 
 
 def test_a_child_that_ignores_sigterm_is_killed_with_its_group(tmp_path: Path) -> None:
@@ -66,7 +56,7 @@ def test_a_child_that_ignores_sigterm_is_killed_with_its_group(tmp_path: Path) -
     stop(child, timeout_s=0.3)
     assert time.monotonic() - started < 5
     assert child.returncode == -signal.SIGKILL
-    assert gone(grandchild)
+    assert ended(grandchild, 5)
 
 
 def test_a_child_that_heeds_sigterm_ends_by_it_and_may_be_stopped_twice(tmp_path: Path) -> None:
