@@ -15,8 +15,9 @@ from infra.errors import ConfigError
 from infra.model import BlackBoxSpec, EvalPoint, EvalRequest, Suite
 from infra.store import Store
 from infra.suite_files import load_suite
+from trainer_integration.in_flight import InFlight, last_resort_s
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
-from trainer_integration.submit import InFlight, Submitter, last_resort_s
+from trainer_integration.submit import Submitter
 
 
 def asked_suite(suite: Path | None, black_box: BlackBoxSpec | None) -> Suite:

@@ -19,11 +19,12 @@ from infra.records import next_attempt, now
 from infra.staging import free_staged, new_staged
 from infra.store import Store
 from trainer_integration.attempts import another_attempt
+from trainer_integration.in_flight import InFlight, last_resort_s
 from trainer_integration.intents import Intent, soon_intended
 from trainer_integration.options import DispatchSettings
 from trainer_integration.outbox import Delivery, Outbox
 from trainer_integration.schedule import Due
-from trainer_integration.submit import InFlight, Submitter, last_resort_s
+from trainer_integration.submit import Submitter
 
 logger = logging.getLogger(__name__)
 DIED = "the trainer ended before it had dispatched the point: while it waited for room, or exported the model"
@@ -92,7 +93,7 @@ class Desk:
         self._dispatched.add(due.step)
         has_room, waited = self._wait_for_room(point)
         if not has_room and not final:
-            message = f"{self.submitter.in_flight} points in flight, max_in_flight is {self.dispatch.max_in_flight}"
+            message = f"{self.submitter.watch.in_flight} points in flight, max_in_flight is {self.dispatch.max_in_flight}"
             return Admission(point=point, waited_s=waited, skipped=SkipReason.BUSY, message=message)
         if saved is not None:
             return Admission(point=point, waited_s=waited, saved=saved)
@@ -183,12 +184,12 @@ class Desk:
     def _wait_for_room(self, point: EvalPoint) -> tuple[bool, float]:
         """Whether there is room for one more point, after waiting for it if that is the policy; and the seconds waited."""
         others = self.dispatch.max_in_flight - 1
-        if self.submitter.wait(others, 0.0):
+        if self.submitter.watch.wait(others, 0.0):
             return True, 0.0
         if self.dispatch.overflow_policy == "skip":
             return False, 0.0
         started = time.monotonic()
-        has_room = self.submitter.wait(others, self.wait_s)
+        has_room = self.submitter.watch.wait(others, self.wait_s)
         waited = time.monotonic() - started
         outcome = "and got it" if has_room else "in vain"
         logger.info("pinpoint: step %d of %s waited %.1f s for room %s", point.step, point.run, waited, outcome)

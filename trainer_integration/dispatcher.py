@@ -70,7 +70,7 @@ class EvalDispatcher:
     @property
     def records(self) -> list[EvalReport | SkippedPoint]:
         """The points of this process that have ended, in the order in which they did."""
-        return list(self._desk.submitter.records) if self._desk else []
+        return list(self._desk.submitter.watch.records) if self._desk else []
 
     def new_metrics(self) -> list[dict[str, float]]:
         """What to log of the points that have ended since the last call, each with its own `eval/step`; never waits."""

@@ -77,7 +77,7 @@ def main(home: Path, api_url: str, place: str, run: str = "run") -> None:
     time.sleep(0.1)  # its blank files are made, as they are long before a due step
     dispatcher.desk.submitter.outbox = outbox
     if place == "waiting for room":
-        dispatcher.desk.submitter.wait = lambda *_: die() or True  # type: ignore[method-assign,func-returns-value]
+        dispatcher.desk.submitter.watch.wait = lambda *_: die() or True  # type: ignore[method-assign,func-returns-value]
     if place == "intent unlinked":
         die_after_unlinking(".intent")
     dispatcher.on_step(LAST, final=True)

@@ -17,7 +17,7 @@ from infra.store import Store
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.checkpoints import make_checkpoint
 from tests.infra.examples import dataset
-from trainer_integration import backoff, prefect_api, submit
+from trainer_integration import backoff, in_flight, prefect_api, submit, watch
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
 
 PROBE = re.compile(r"[0-9a-f]{32}\.partial")
@@ -35,8 +35,13 @@ def until(true: Callable[[], Any], within_s: float = 8.0) -> None:
 
 @pytest.fixture(autouse=True)
 def _fast_thread(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, seconds in (("TICK_S", 0.01), ("POLL_S", 0.02), ("RECORD_GRACE_S", 0.05), ("QUEUE_GRACE_S", 0.05)):
-        monkeypatch.setattr(submit, name, seconds)
+    for module, name, seconds in (
+        (submit, "TICK_S", 0.01),
+        (submit, "POLL_S", 0.02),
+        (watch, "RECORD_GRACE_S", 0.05),
+        (in_flight, "QUEUE_GRACE_S", 0.05),
+    ):
+        monkeypatch.setattr(module, name, seconds)
     for name, seconds in (("FIRST_PAUSE_S", 0.05), ("LONGEST_PAUSE_S", 0.1)):
         monkeypatch.setattr(backoff, name, seconds)
     monkeypatch.setattr(prefect_api, "TIMEOUT", 0.2)

@@ -78,7 +78,7 @@ def test_with_skip_there_is_room_again_when_a_point_has_ended(trainer: Trainer) 
     dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
     dispatcher.on_step(10)
     records.commit(trainer.store, report_at(10))
-    until(lambda: dispatcher.desk.submitter.in_flight == 0)
+    until(lambda: dispatcher.desk.submitter.watch.in_flight == 0)
     later = dispatcher.on_step(20)
     assert later is not None
     assert later.skipped is None
@@ -217,7 +217,7 @@ def test_a_home_that_cannot_be_written_never_raises_and_its_point_is_skipped_all
     assert done is not None
     assert done.skipped == "crashed"
     assert trainer.staged == []
-    assert dispatcher.desk.submitter.in_flight == 0
+    assert dispatcher.desk.submitter.watch.in_flight == 0
     until(lambda: records.find(trainer.store, EvalPoint(run="run", step=10), "suite"))
     assert not dispatcher.drain(0.1)
     prefect.failing = None

@@ -20,7 +20,7 @@ from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import POINT, SKIPPED, report_at
 from tests.infra.examples import request as example_request
 from tests.trainer_integration.conftest import Trainer, until
-from trainer_integration import backoff, submit
+from trainer_integration import backoff, in_flight, watch
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 
 
@@ -205,7 +205,7 @@ def test_a_point_that_an_earlier_process_left_ends_with_a_record_too_and_is_none
     dispatcher = trainer.start(max_in_flight=1, overflow_policy="skip")
     if how == "crashed":
         until(lambda: prefect.runs)
-        assert dispatcher.desk.submitter.in_flight == 0
+        assert dispatcher.desk.submitter.watch.in_flight == 0
         prefect.runs[0].end("Crashed")
     until(lambda: records.find(trainer.store, OTHER, "suite"))
     record = records.find(trainer.store, OTHER, "suite")
@@ -274,7 +274,7 @@ def test_a_crashed_flow_run_that_begins_again_is_waited_for(
     trainer: Trainer, prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As its runner has a killed one do; a record made meanwhile would be the point's, whatever the second start measured."""
-    monkeypatch.setattr(submit, "RECORD_GRACE_S", 1.0)
+    monkeypatch.setattr(watch, "RECORD_GRACE_S", 1.0)
     dispatcher = trainer.start()
     dispatcher.on_step(10)
     until(lambda: prefect.runs)
@@ -315,7 +315,7 @@ def test_a_point_without_a_record_at_its_deadline_ends_as_timeout_whatever_prefe
     assert isinstance(record, SkippedPoint)
     assert record.reason == "timeout"
     assert trainer.staged == []
-    assert dispatcher.desk.submitter.in_flight == 0
+    assert dispatcher.desk.submitter.watch.in_flight == 0
 
 
 def test_a_flow_that_waits_in_the_queue_has_its_own_deadline_before_the_thread_gives_the_point_up(
@@ -327,14 +327,14 @@ def test_a_flow_that_waits_in_the_queue_has_its_own_deadline_before_the_thread_g
     until(lambda: dispatcher.records)
     assert time.monotonic() - started > 2 * 0.5
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(submit, "QUEUE_GRACE_S", 60.0)
-        assert submit.last_resort_s(3600) == 7260
+        patched.setattr(in_flight, "QUEUE_GRACE_S", 60.0)
+        assert in_flight.last_resort_s(3600) == 7260
 
 
 def test_a_staged_model_is_not_stale_before_its_point_is_given_up(trainer: Trainer) -> None:
     trainer.start(deadline_s=10).on_step(10)
     (ttl,) = trainer.settings.staging_dir.glob("staged/run/*/ttl")
-    assert float(ttl.read_text()) == submit.last_resort_s(10)
+    assert float(ttl.read_text()) == in_flight.last_resort_s(10)
 
 
 def test_the_record_of_a_skip_reaches_the_store_once_also_while_prefect_is_away(trainer: Trainer, prefect: FakePrefect) -> None:

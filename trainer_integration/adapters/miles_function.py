@@ -19,8 +19,8 @@ from infra.errors import EvalSkip
 from infra.model import EvalPoint, EvalReport, SkippedPoint
 from trainer_integration.dispatcher import EvalDispatcher
 from trainer_integration.eval_options import EvalOptions
+from trainer_integration.in_flight import last_resort_s
 from trainer_integration.metrics import metrics_of
-from trainer_integration.submit import last_resort_s
 
 POLL_S = 0.2
 GRACE_S = 60.0
