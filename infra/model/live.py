@@ -31,7 +31,9 @@ class LiveRequest(BaseModel):
     )
     store_url: str = Field(description="object store: file:///folder or s3://bucket/prefix")
     deadline_s: float = Field(default=1800.0, gt=0, description="the point is skipped as 'timeout' after so long")
-    expires_at: float | None = Field(default=None, description="Unix time at which the trainer waits no more for the point")
+    expires_at: float | None = Field(
+        default=None, allow_inf_nan=False, description="Unix time at which the trainer waits no more for the point"
+    )
 
     @field_validator("engines")
     @classmethod

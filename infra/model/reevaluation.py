@@ -20,7 +20,10 @@ class Target(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     dataset: str = Field(description="dataset of the suite, or metric of a black box")
-    score: float = Field(description="the first checkpoint, in step order, whose mean score is at least this ends the search")
+    score: float = Field(
+        allow_inf_nan=False,
+        description="the first checkpoint, in step order, whose mean score is at least this ends the search",
+    )
 
 
 class Order(BaseModel):

@@ -68,6 +68,7 @@ def test_what_can_not_be_meant_is_one_clear_line(root: Root) -> None:
     suite = ("--suite", root.folder / "suite.yaml")
     assert "--suite" in refused(root.saved)
     assert "DATASET=SCORE" in refused(root.saved, *suite, "--order", "target", "--target", "sums")
+    assert "order.target.score" in refused(root.saved, *suite, "--order", "target", "--target", "sums=nan")
     assert "needs a target" in refused(root.saved, *suite, "--order", "target")
     assert "newest" in refused(root.saved, *suite, "--order", "oldest")
     assert "is no folder" in refused(root.saved / "none", *suite)
