@@ -54,7 +54,7 @@ def test_killed_at_any_step_on_a_local_store(tmp_path: Path) -> None:
         seen |= {"half retired"} if any("/deletions/" in key for key in keys) else set()
         step += 1
     assert seen == {"staged", "half sent", "whole", "recorded", "half retired"}
-    time.sleep(TTL_S + 0.2)
+    aged(tmp_path)
     for at in range(1, step):
         store, staging = Store((tmp_path / f"store-{at}").as_uri()), tmp_path / f"staging-{at}"
         recorded = find(store, POINT, "suite")

@@ -26,7 +26,7 @@ from infra.staging import free_staged, new_staged
 from infra.transfer import Transfer
 from tests.infra.examples import POINT
 
-TTL_S = 2.0
+TTL_S = 10.0  # longer than its steps take on a busy machine
 COUNTED = ("read", "write", "create", "list", "written", "exists", "delete", "upload", "abort_uploads")
 RECORD = SkippedPoint(
     point=POINT, suite="suite", reason="busy", message="m", export_time_seconds=0.0, finished_at="2026-01-01T00:00:00+00:00"
