@@ -4,10 +4,9 @@ left but the record, if it was committed.
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -20,6 +19,7 @@ from infra.snapshot import MANIFEST
 from infra.store import PROBES, Store
 from tests.infra.checkpoints import make_checkpoint
 from tests.infra.examples import POINT
+from tests.services import dying_owner
 from tests.services.dying_owner import RECORD, TTL_S
 from tests.services.s3 import S3Server
 
@@ -27,12 +27,17 @@ SIGKILLED = -9
 pytestmark = pytest.mark.slow
 
 
+FORKS = multiprocessing.get_context("forkserver")  # so that each of some hundred processes need not import everything again
+FORKS.set_forkserver_preload(["__main__", "tests.services.dying_owner", "s3fs"])
+
+
 def killed_at(step: int, act: str, url: str, staging: Path, checkpoint: Path) -> bool:
     """Whether the process was still at work at its `step`-th step, where it was killed."""
-    command = [sys.executable, "-m", "tests.services.dying_owner", act, url, str(staging), str(checkpoint), str(step)]
-    code = subprocess.run(command, cwd=Path(__file__).parents[2], timeout=60, check=False).returncode
-    assert code in (0, SIGKILLED)
-    return code == SIGKILLED
+    process = FORKS.Process(target=dying_owner.main, args=(dict(os.environ), act, url, staging, checkpoint, step))
+    process.start()
+    process.join(60)
+    assert process.exitcode in (0, SIGKILLED)
+    return process.exitcode == SIGKILLED
 
 
 def left(store: Store, staging: Path) -> set[str]:

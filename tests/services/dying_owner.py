@@ -1,7 +1,7 @@
 """A process that stages, exports, reads, reports and retires a point, or sweeps, and is killed at its N-th step.
 
-`python -m tests.services.dying_owner own|sweep STORE_URL STAGING CHECKPOINT N`. Steps are store operations, blocks that a store
-has taken, and files that were staged. Exit code 0 says that it came to its end, so N was larger than all it does.
+Steps are store operations, blocks that a store has taken, and files that were staged. Exit code 0 says that it came to its
+end, so N was larger than all it does.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import asyncio
 import os
 import shutil
 import signal
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -87,7 +86,9 @@ def count_blocks(step: Callable[[], None]) -> None:
     Transfer.moved = dying  # type: ignore[method-assign,assignment]
 
 
-def main(act: str, url: str, staging: Path, checkpoint: Path, left: int) -> None:
+def main(environment: Mapping[str, str], act: str, url: str, staging: Path, checkpoint: Path, left: int) -> None:
+    """All of a process of its own. `act` is `own` or `sweep`; `left` is N."""
+    os.environ.update(environment)
     countdown = Countdown(left)
     count_blocks(countdown.step)
     opened = Dying(url)
@@ -96,7 +97,3 @@ def main(act: str, url: str, staging: Path, checkpoint: Path, left: int) -> None
         sweep(opened, staging)
     else:
         asyncio.run(own(opened, staging, checkpoint))
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]), int(sys.argv[5]))
