@@ -29,7 +29,7 @@ def renderer_of(pinned: Pinned, spec: DatasetSpec) -> Render:
         return chat_renderer(pinned.snapshot, spec)
     if pinned.tokenizer is None:
         raise ConfigError("the chat template of a live model is looked for where 'tokenizer' says: give it")
-    return _renderer(str(resolve_checkpoint(pinned.tokenizer)), pinned.tokenizer, spec)
+    return ChatTemplate(str(resolve_checkpoint(pinned.tokenizer)), pinned.tokenizer, spec)
 
 
 def as_it_is(asked: Asked) -> str:
@@ -39,13 +39,13 @@ def as_it_is(asked: Asked) -> str:
     return str(asked)
 
 
-def chat_renderer(snapshot: SnapshotRef, spec: DatasetSpec) -> Render:
+def chat_renderer(snapshot: SnapshotRef, spec: DatasetSpec) -> ChatTemplate:
     """Raises SnapshotInvalid if neither the snapshot nor, of an adapter, its base brings a chat template."""
     with tempfile.TemporaryDirectory(prefix="pinpoint-tokenizer-") as folder:
         if snapshot.manifest.base is not None:
             _bring(snapshot.manifest.base.location, METADATA, Path(folder))
         _bring(snapshot.location, snapshot.manifest.files, Path(folder))
-        return _renderer(folder, snapshot.location, spec)
+        return ChatTemplate(folder, snapshot.location, spec)
 
 
 def _bring(location: str, names: Iterable[str], folder: Path) -> None:
@@ -55,28 +55,46 @@ def _bring(location: str, names: Iterable[str], folder: Path) -> None:
             store.download(f"{prefix}/{name}", folder / name)
 
 
-def _renderer(folder: str, called: str, spec: DatasetSpec) -> Render:
-    from jinja2 import TemplateError
-    from transformers import AutoTokenizer
+class ChatTemplate:
+    """What the template of a model makes of what is asked: a text with all special tokens in it."""
 
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    if not tokenizer.chat_template:
-        raise SnapshotInvalid(
-            f"{called} has no chat template, but the suite asks for one: save it with the tokenizer, "
-            "or set apply_chat_template: false",
-            subject="chat_template.jinja",
-        )
+    def __init__(self, folder: str, called: str, spec: DatasetSpec) -> None:
+        """`called` is where the tokenizer in `folder` is from. Raises SnapshotInvalid if it has no chat template."""
+        from transformers import AutoTokenizer
 
-    def render(asked: Asked) -> str:
+        self.called, self.spec = called, spec
+        self._tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        if not self._tokenizer.chat_template:
+            raise SnapshotInvalid(
+                f"{called} has no chat template, but the suite asks for one: save it with the tokenizer, "
+                "or set apply_chat_template: false",
+                subject="chat_template.jinja",
+            )
+        self._adds_tokens = bool(self._tokenizer.encode(""))
+
+    def __call__(self, asked: Asked) -> str:
+        """Raises ConfigError for what the template refuses: system messages, if its model knows none."""
+        from jinja2 import TemplateError
+
         tools = list(asked.tools) if isinstance(asked, Problem) and asked.tools else None
-        options = {**spec.chat_template_kwargs, "tokenize": False, "add_generation_prompt": True}
+        options = {**self.spec.chat_template_kwargs, "tokenize": False, "add_generation_prompt": True}
         try:
-            text: str = tokenizer.apply_chat_template(_conversation(asked, spec), tools=tools, **options)
-        except TemplateError as error:  # templates refuse what their model does not know: system messages, say
-            raise ConfigError(f"dataset {spec.name}: the chat template of {called} refuses what is asked: {error}") from None
+            text: str = self._tokenizer.apply_chat_template(_conversation(asked, self.spec), tools=tools, **options)
+        except TemplateError as error:
+            raise ConfigError(
+                f"dataset {self.spec.name}: the chat template of {self.called} refuses what is asked: {error}"
+            ) from None
         return text
 
-    return render
+    def sent(self, text: str) -> str | list[int]:
+        """How an engine is given a text that begins as the template begins: as its tokens, if it would add some of its own.
+
+        Many tokenizers begin every text with their first token, which the template has written already.
+        """
+        if not self._adds_tokens:
+            return text
+        tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
+        return tokens
 
 
 def _conversation(asked: Asked, spec: DatasetSpec) -> list[dict[str, Any]]:

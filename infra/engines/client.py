@@ -122,15 +122,20 @@ class EngineClient:
                 whole = hashlib.sha256(orjson.dumps(tensors, option=orjson.OPT_SORT_KEYS)).hexdigest()
             return whole, tensors, str(answer.get("algorithm", ""))
 
-    async def generate(self, prompt: str, sampling: Sampling, *, rid: str, timeout_s: float, cache_key: str = "") -> Generation:
-        """One response to one prompt. A call that is cancelled closes its connection, at which an engine drops the request.
+    async def generate(
+        self, prompt: str | Sequence[int], sampling: Sampling, *, rid: str, timeout_s: float, cache_key: str = ""
+    ) -> Generation:
+        """One response to one prompt: a text, which the engine's tokenizer may add special tokens to, or tokens.
+
+        A call that is cancelled closes its connection, at which an engine drops the request.
 
         What an engine keeps of prompts is shared only with requests of the same `cache_key` (SGLang calls it `extra_key`).
         Raises UnicodeEncodeError for a prompt that is no Unicode text (half a surrogate pair): JSON can't carry it.
         """
-        prompt.encode()  # orjson's own complaint is a TypeError, which could be a bug of ours as well
+        if isinstance(prompt, str):
+            prompt.encode()  # orjson's own complaint is a TypeError, which could be a bug of ours as well
         body: dict[str, Any] = {
-            "text": prompt,
+            **({"text": prompt} if isinstance(prompt, str) else {"input_ids": list(prompt)}),
             "sampling_params": sampling.model_dump(mode="json", exclude_none=True),
             "rid": rid,
         }

@@ -16,7 +16,7 @@ from infra.errors import EngineDead, EngineError, EngineRefused, EngineTimeout, 
 from infra.grading.answers import opened_by_prompt
 from infra.grading.pool import GraderPool
 from infra.model import DatasetSpec, Problem, Sample, SampleOutcome, Sampling
-from infra.prompts import Render
+from infra.prompts import ChatTemplate, Render
 from infra.roster import Engine, EngineLost, Roster
 from infra.running.clients import Clients
 from infra.running.custom_generate import CustomGenerate, GenerateFailed, PinnedEngine
@@ -59,6 +59,7 @@ class Asker:
     ) -> None:
         self.roster, self.spec, self.clients, self.pool, self.render = roster, spec, clients, pool, render
         self.feed, self.record = feed, record
+        self.sent = render.sent if isinstance(render, ChatTemplate) else str
         self.pinned = roster.pinned
         self.expected = self.pinned.token
         self.gates = Gates.of(roster)
@@ -127,7 +128,7 @@ class Asker:
         async def turn(prompt: str, sampling: Sampling, number: str) -> Generation:
             own = f"{rid}/{number}" if number else rid
             generation = await client.generate(
-                prompt, sampling, rid=own, timeout_s=REQUEST_TIMEOUT_S, cache_key=self.pinned.cache_key
+                self.sent(prompt), sampling, rid=own, timeout_s=REQUEST_TIMEOUT_S, cache_key=self.pinned.cache_key
             )
             self._check(generation, engine.name, own)
             return generation

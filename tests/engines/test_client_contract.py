@@ -63,6 +63,12 @@ async def test_a_response_says_its_version_its_end_and_its_tokens(client: Engine
     assert 1 <= answer.completion_tokens <= 8
 
 
+@pytest.mark.parametrize("prompt", ["1+2=", [1, 9, 5]])
+async def test_a_prompt_is_a_text_or_tokens(client: EngineClient, prompt: str | list[int]) -> None:
+    answer = await client.generate(prompt, GREEDY, rid="mine", timeout_s=60)
+    assert 1 <= answer.completion_tokens <= GREEDY.max_new_tokens
+
+
 @pytest.mark.parametrize("start", [0, 2])
 async def test_a_given_text_gets_a_number_for_each_token_after_the_start(client: EngineClient, start: int) -> None:
     scores = await client.logprobs([5, 6, 7, 8], rid="mine", timeout_s=60, start=start)

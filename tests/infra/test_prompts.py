@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import processors
 
 from infra.errors import ConfigError
 from infra.model import Problem, SnapshotRef
-from infra.prompts import Render, as_it_is, chat_renderer
+from infra.prompts import ChatTemplate, as_it_is, chat_renderer
 from infra.snapshot import describe
 from tests.infra.examples import POINT, dataset
 from trainer_integration.tiny_trainer.model import build_tokenizer
@@ -33,7 +34,7 @@ def snapshot(tmp_path: Path) -> SnapshotRef:
     return SnapshotRef(point=POINT, location=folder.as_uri(), manifest=manifest, owned=False)
 
 
-def renderer(snapshot: SnapshotRef, **changes: Any) -> Render:
+def renderer(snapshot: SnapshotRef, **changes: Any) -> ChatTemplate:
     return chat_renderer(snapshot, dataset(apply_chat_template=True, **changes))
 
 
@@ -71,6 +72,23 @@ def test_tools_and_options_reach_the_template(snapshot: SnapshotRef) -> None:
 def test_what_a_template_refuses_is_told_with_its_words(snapshot: SnapshotRef) -> None:
     with pytest.raises(ConfigError, match="dataset sums: the chat template of .* refuses what is asked: no tools, please"):
         renderer(snapshot)([{"role": "tool", "content": "4"}])
+
+
+def test_an_engine_that_would_write_the_first_token_again_is_given_tokens(snapshot: SnapshotRef) -> None:
+    template = renderer(snapshot)
+    tokenizer = build_tokenizer()
+    text = "<bos>1+1="
+    assert template.sent(text) == tokenizer.encode("1+1=")  # one first token, and not what the engine would make: two
+    assert len(tokenizer.encode(text)) == 1 + len(tokenizer.encode("1+1="))
+    assert template.sent(text + "2") == tokenizer.encode("1+1=2")
+
+
+def test_an_engine_that_adds_nothing_is_given_the_text(snapshot: SnapshotRef) -> None:
+    tokenizer = build_tokenizer()
+    tokenizer.backend_tokenizer.post_processor = processors.TemplateProcessing(single="$A", special_tokens=[])
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(snapshot.location.removeprefix("file://"))
+    assert renderer(snapshot).sent("<bos>1+1=") == "<bos>1+1="
 
 
 def test_without_a_template_a_prompt_is_as_it_is_and_messages_are_refused() -> None:

@@ -28,14 +28,15 @@ async def test_the_example_asks_a_second_time_with_the_conversation_so_far(
     (tmp_path / "asks_again.py").write_text(block)
     monkeypatch.syspath_prepend(tmp_path)
     tokenizer = build_tokenizer()
-    tokenizer.chat_template = "{% for message in messages %}[{{ message.role }} {{ message.content }}]{% endfor %}"
+    tokenizer.chat_template = "<bos>{% for message in messages %}[{{ message.role }} {{ message.content }}]{% endfor %}"
     tokenizer.save_pretrained(tmp_path / "tokenizer")
     row = {"prompt": [{"role": "user", "content": "1+1="}], "answer": "2"}
     source = jsonl(tmp_path / "d.jsonl", json.dumps(row))
     spec = DatasetSpec(name="d", source=source, apply_chat_template=True, generate="asks_again:generate")
     with FakeEngine(KEY) as engine:
         engine.version = "17"
-        engine.answers = lambda prompt: "2" if "sure" in prompt else "3"
+        answers = iter(("3", "2"))
+        engine.answers = lambda _: next(answers)
         request = LiveRequest(
             point=EvalPoint(run="run", step=40),
             engines=(engine.base_url,),
@@ -45,6 +46,7 @@ async def test_the_example_asks_a_second_time_with_the_conversation_so_far(
         )
         fleet = await attach(request, KEY)
         (sample,) = await run_samples(fleet, spec, load_problems(spec), renderer_of(fleet, spec))
-        asked = [body["text"] for _, path, body in engine.requests if path == "/generate"]
-    assert asked == ["[user 1+1=]", "[user 1+1=][assistant 3][user Are you sure?]"]
+        asked = [body["input_ids"] for _, path, body in engine.requests if path == "/generate"]
+    texts = ["[user 1+1=]", "[user 1+1=][assistant 3][user Are you sure?]"]
+    assert asked == [tokenizer.encode("<bos>" + text, add_special_tokens=False) for text in texts]  # the first token once
     assert (sample.prompt, sample.response, sample.reward) == ("1+1=", "2", 1.0)
