@@ -35,7 +35,7 @@ def compare(
     opened = read_store(settings_file, store)
     pair = pair_of(opened, Place.of(first), Place.of(second), suite, dataset, across=across_suites)
     scores = PromptScores(opened, pair.first.suite)
-    made = [compare_dataset(scores, pair.second.point, pair.first.point, name, "asked") for name in pair.datasets]
+    made = [compare_dataset(scores, pair.second, pair.first, name, "asked") for name in pair.datasets]
     (_print_json if as_json else _print)(pair, made)
     if not any(one.difference for one in made):
         raise typer.Exit(NOTHING_COMPARED)

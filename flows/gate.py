@@ -65,7 +65,7 @@ def gate(
             _end("inconclusive", str(error), [], None, as_json)
         _require(pair, snapshot)
         scores = PromptScores(opened, pair.first.suite)
-        compared = (compare_dataset(scores, pair.second.point, pair.first.point, name, "asked") for name in pair.datasets)
+        compared = (compare_dataset(scores, pair.second, pair.first, name, "asked") for name in pair.datasets)
         judged = [judge(one, min_delta) for one in compared]
         told = f"{point} (snapshot {pair.second.snapshot_digest}) against {against} (snapshot {pair.first.snapshot_digest})"
         _end(overall(judged), f"{told}, at least {min_delta:+g}, suite {pair.first.suite}", judged, pair, as_json)

@@ -46,15 +46,21 @@ def prompt_key(sample: Sample) -> PromptKey:
 
 def compare(
     scores: PromptScores,
-    mine: EvalPoint,
-    other: EvalPoint,
+    mine: EvalReport,
+    other: EvalReport,
     dataset: str,
     against: Literal["previous", "baseline", "asked"],
 ) -> Comparison:
-    """`mine` minus `other`; never raises for samples that are gone or can't be read."""
-    made = Comparison(dataset=dataset, against=against, other=other)
+    """`mine` minus `other`; never raises for samples that are gone or can't be read.
+
+    What has no score because too few samples could be graded has no difference either: the prompts that were graded are not
+    any prompts.
+    """
+    made = Comparison(dataset=dataset, against=against, other=other.point)
+    if without := _without_score(dataset, mine, other):
+        return replace(made, reason=without)
     try:
-        mine_by_prompt, other_by_prompt = scores.of(mine, dataset), scores.of(other, dataset)
+        mine_by_prompt, other_by_prompt = scores.of(mine.point, dataset), scores.of(other.point, dataset)
     except FileNotFoundError as error:
         return replace(made, reason=f"its samples are not in the store: {error}")
     except NOT_READABLE as error:
@@ -63,6 +69,12 @@ def compare(
     difference = paired_difference(mine_by_prompt, other_by_prompt)
     reason = "" if difference else "no prompt has a grade at both points"
     return replace(made, difference=difference, unpaired=unpaired, reason=reason)
+
+
+def _without_score(dataset: str, *reports: EvalReport) -> str:
+    """Why the first that has no score has none."""
+    refused = ((report, result.no_score) for report in reports for result in report.results if result.dataset == dataset)
+    return next((f"{report.point.name} has no score: {why}" for report, why in refused if why), "")
 
 
 def with_comparisons(store: Store, report: EvalReport) -> EvalReport:
@@ -77,12 +89,12 @@ def with_comparisons(store: Store, report: EvalReport) -> EvalReport:
         before = _measured_before(store, report)
     except NOT_READABLE as error:
         return without_comparisons(report, f"the run's earlier points can't be read: {error}")
-    alike = [earlier.point for earlier in before if earlier.suite_digest == report.suite_digest]
+    alike = [earlier for earlier in before if earlier.suite_digest == report.suite_digest]
     if not alike:
         return without_comparisons(report, f"the suite has changed since {before[-1].point.name}") if before else report
     scores = PromptScores(store, report.suite)
     made = [
-        compare(scores, report.point, alike[position], result.dataset, against)
+        compare(scores, report, alike[position], result.dataset, against)
         for result in report.results
         for position, against in _OTHERS
     ]

@@ -66,6 +66,18 @@ def test_an_interval_on_both_sides_of_what_is_allowed_says_nothing(store: Store)
     assert done.output.startswith("inconclusive: ")
 
 
+def test_a_dataset_that_too_many_samples_of_have_failed_passes_no_gate(store: Store) -> None:
+    measured(store, 100, {"sums": 5})
+    measured(store, 120, {"sums": 25})
+    key = record_key(EvalPoint(run="run", step=120), "suite")
+    record = json.loads(store.read(key))
+    record["results"][0] |= {"score": None, "no_score": "60 of 100 samples got no answer"}
+    store.write(key, json.dumps(record).encode())
+    done = gate("run@120", "--against", "run@100")
+    assert done.exit_code == 3, done.output
+    assert "has no score: 60 of 100 samples got no answer" in done.output
+
+
 def test_each_dataset_has_to_pass(store: Store) -> None:
     measured(store, 100, {"sums": 5, "words": 25})
     measured(store, 120, {"sums": 25, "words": 5})

@@ -115,31 +115,44 @@ def test_a_torn_record_of_an_earlier_point_costs_the_comparison_and_not_the_repo
 
 
 def test_prompts_are_paired_by_id_and_content(store: Store) -> None:
-    points = [EvalPoint(run="run", step=step) for step in (0, 20)]
+    points = [report_at(step) for step in (0, 20)]
     edited = [replace(one, prompt="another") if one.problem_id == "p0" else one for one in answers(5)]
-    write_samples(store, points[0], "suite", "sums", answers(5))
-    write_samples(store, points[1], "suite", "sums", reversed(edited))
+    write_samples(store, points[0].point, "suite", "sums", answers(5))
+    write_samples(store, points[1].point, "suite", "sums", reversed(edited))
     made = compare(PromptScores(store, "suite"), points[1], points[0], "sums", "asked")
     assert made.difference is not None
     assert (made.difference.n, made.difference.mean, made.unpaired) == (19, 0.0, 2)
 
 
 def test_a_prompt_that_has_a_grade_at_one_point_only_is_left_out(store: Store) -> None:
-    points = [EvalPoint(run="run", step=step) for step in (0, 20)]
+    points = [report_at(step) for step in (0, 20)]
     ungraded = [replace(one, reward=None) if one.problem_id in ("p0", "p1") else one for one in answers(5)]
-    write_samples(store, points[0], "suite", "sums", answers(5))
-    write_samples(store, points[1], "suite", "sums", ungraded)
+    write_samples(store, points[0].point, "suite", "sums", answers(5))
+    write_samples(store, points[1].point, "suite", "sums", ungraded)
     made = compare(PromptScores(store, "suite"), points[1], points[0], "sums", "asked")
     assert made.difference is not None
     assert (made.difference.n, made.unpaired) == (18, 2)
 
 
 def test_without_a_common_prompt_there_is_a_reason_and_no_number(store: Store) -> None:
-    points = [EvalPoint(run="run", step=step) for step in (0, 20)]
-    write_samples(store, points[0], "suite", "sums", [sample("a")])
-    write_samples(store, points[1], "suite", "sums", [sample("b")])
+    points = [report_at(step) for step in (0, 20)]
+    write_samples(store, points[0].point, "suite", "sums", [sample("a")])
+    write_samples(store, points[1].point, "suite", "sums", [sample("b")])
     made = compare(PromptScores(store, "suite"), points[1], points[0], "sums", "asked")
     assert (made.difference, made.reason) == (None, "no prompt has a grade at both points")
+
+
+@pytest.mark.parametrize("refused", [0, 1])
+def test_what_has_no_score_because_too_much_failed_has_no_difference_either(store: Store, refused: int) -> None:
+    """The prompts that were graded after all may be the easy ones."""
+    points = [report_at(step) for step in (0, 20)]
+    for report in points:
+        write_samples(store, report.point, "suite", "sums", answers(5))
+    result = replace(points[refused].results[0], score=None, no_score="60 of 100 samples got no answer")
+    points[refused] = replace(points[refused], results=(result,))
+    made = compare(PromptScores(store, "suite"), points[1], points[0], "sums", "asked")
+    step = points[refused].point.name
+    assert (made.difference, made.reason) == (None, f"{step} has no score: 60 of 100 samples got no answer")
 
 
 def test_a_black_box_has_no_samples_to_compare(store: Store) -> None:
