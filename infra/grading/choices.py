@@ -8,14 +8,20 @@ from infra.grading.scoring import Score
 from infra.model import DatasetSpec, Problem
 from infra.model.graders import MultipleChoiceGrader
 
+# What is written around a letter without being part of it: emphasis, code and mathematics.
+MARKUP = re.compile(r"[*_`$]|\\[()\[\]]|\\(?:text|math)\w*\{\s*\(?(\w)\)?\s*\}")
+# A letter that is a word as well begins no sentence: "answer: A detailed look shows ...".
+_LETTER = r"\(?([{upper}{lower}])\b(?!')(?!\s+(?!because\b|since\b|as\b|and\b|but\b|for\b|due\b|which\b|where\b)[a-z])"
+_IS = r"\s+(?i:is|are|was|would\s+be|should\s+be|must\s+be)\b(?:\s*:)?|\s*[:=]"
 # In this order; of several matches of one, the last: a model that changes its mind says so later.
 FORMS = (
-    r"\\boxed\{{\s*(?:\\text\w*\{{)?\s*\(?([{upper}{lower}])\)?\s*\}}",
-    r"(?i:\b(?:answer|choice|option)\b(?:\s+is)?\s*[:=]?)\s*[*_]*\(?([{upper}])\b",
-    r"(?i:\b(?:answer|choice|option)\b(?:\s+is\b|\s*[:=]))\s*[*_]*\(?([{upper}{lower}])\b(?!')",
+    r"\\boxed\{{\s*\(?([{upper}{lower}])\)?\s*\}}",
+    rf"\b(?i:answer|choice|option|one)(?:{_IS})\s*(?i:(?:option|choice)\s+)?{_LETTER}",
+    r"\b(?i:answer)\s+\(?([{upper}])\b(?!\s+[a-z])",
     r"\(([{upper}])\)",
-    r"(?m:^)[\s*_]*\(?([{upper}{lower}])[).:]?[\s*_.]*(?m:$)",
-    r"(?m:^)[\s*_]*([{upper}])[).:]\s",
+    r"(?m:^)\s*\(?([{upper}{lower}])[).:]?[\s.]*(?m:$)",
+    r"(?m:^)\s*([{upper}])[).:]\s",
+    r"\b(?i:option|choice)\s+\(?([{upper}])\b",
 )
 
 
@@ -32,8 +38,9 @@ def multiple_choice(settings: MultipleChoiceGrader, spec: DatasetSpec) -> Score:
 
 def letter_of(answer: str, choices: str) -> str | None:
     """One of `choices`, or None if the answer names none."""
+    plain = MARKUP.sub(lambda found: found[1] or "", answer)
     for form in FORMS:
         pattern = form.format(upper=choices, lower=choices.lower())
-        if found := re.findall(pattern, answer):
+        if found := re.findall(pattern, plain):
             return str(found[-1]).upper()
     return None

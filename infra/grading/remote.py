@@ -96,7 +96,7 @@ class RemoteGraders:
         headers = {"Content-Type": "application/json", **_key(settings)}
         try:
             async with self._connected().post(url, data=data, headers=headers, allow_redirects=False) as response:
-                content = await response.content.read(LONGEST_BODY)
+                content = await _body(response)
                 status, later = response.status, response.headers.get("Retry-After", "")
         except aiohttp.ClientError as error:
             return None, f"{type(error).__name__}: {error}", 0.0
@@ -114,6 +114,16 @@ class RemoteGraders:
             unlimited = aiohttp.ClientTimeout(total=None)  # the deadline is around all tries
             self._session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=unlimited)
         return self._session
+
+
+async def _body(response: aiohttp.ClientResponse) -> bytes:
+    """All of it, in however many pieces it comes, up to `LONGEST_BODY`."""
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > LONGEST_BODY:
+            raise GraderError(f"{response.url} answered with more than {LONGEST_BODY} bytes")
+    return bytes(body)
 
 
 def _key(settings: Settings) -> dict[str, str]:

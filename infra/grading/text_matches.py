@@ -16,11 +16,17 @@ def exact(settings: ExactGrader, spec: DatasetSpec) -> Score:
 
 
 def contains(settings: ContainsGrader, spec: DatasetSpec) -> Score:
-    return lambda problem, answer: float(problem.answer.strip().casefold() in answer.casefold())
+    return lambda problem, answer: float(_expected(problem).strip().casefold() in answer.casefold())
 
 
 def normalised(settings: NormalisedGrader, spec: DatasetSpec) -> Score:
-    return lambda problem, answer: float(words_of(answer) == words_of(problem.answer))
+    """What has no word left once it is normalised, such as a sign, is compared as it is."""
+
+    def score(problem: Problem, answer: str) -> float:
+        got, expected = words_of(answer), words_of(problem.answer)
+        return float(got == expected if got or expected else answer.strip() == problem.answer.strip())
+
+    return score
 
 
 def f1(settings: F1Grader, spec: DatasetSpec) -> Score:
@@ -31,10 +37,17 @@ def regex(settings: RegexGrader, spec: DatasetSpec) -> Score:
     flags = re.IGNORECASE if settings.ignore_case else 0
 
     def score(problem: Problem, answer: str) -> float:
-        pattern = re.compile(problem.answer if settings.pattern is None else settings.pattern, flags)
+        pattern = re.compile(_expected(problem) if settings.pattern is None else settings.pattern, flags)
         return float((pattern.fullmatch if settings.whole else pattern.search)(answer) is not None)
 
     return score
+
+
+def _expected(problem: Problem) -> str:
+    """Raises ValueError for an empty one, which is in every answer."""
+    if not problem.answer.strip():
+        raise ValueError("the row's answer is empty, which is in every answer")
+    return problem.answer
 
 
 def words_of(text: str) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
@@ -14,10 +15,11 @@ from urllib.parse import urlsplit
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """An HTTP answer; `body` is sent as JSON, or as it is if it is text."""
+    """An HTTP answer; `body` is sent as JSON, or as it is if it is text, in so many `pieces`, a moment after each other."""
 
     body: Any = ""
     status: int = 200
+    pieces: int = 1
 
 
 class Drop(Exception):
@@ -122,7 +124,10 @@ def _handler(wire: WireServer) -> type[BaseHTTPRequestHandler]:
             self.send_response(answer.status)
             self.send_header("Content-Length", str(len(content)))
             self.end_headers()
-            self.wfile.write(content)
+            size = -(-len(content) // answer.pieces)
+            for start in range(0, len(content), max(1, size)):
+                time.sleep(0.05 if start else 0.0)
+                self.wfile.write(content[start : start + size])
 
         def log_message(self, format: str, *args: Any) -> None:
             """Keeps quiet."""

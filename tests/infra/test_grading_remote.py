@@ -67,6 +67,18 @@ async def test_the_reward_is_the_judges_last_verdict_over_the_best_there_is(
     assert (made.reward, made.answer) == (reward, "it is 7")
 
 
+async def test_a_reply_may_come_in_pieces_and_has_an_end(
+    server: FakeGraderServer, pool: GraderPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = Completion("It is long. " * 1000 + "VERDICT: 1").body()
+    server.faults = [Answer(body, pieces=3)]
+    assert (await pool.grade(judged(server), PROBLEM, "7")).reward == 1.0
+    monkeypatch.setattr(remote, "LONGEST_BODY", 10_000)
+    server.faults = [Answer(body, pieces=3)]
+    with pytest.raises(GraderError, match="more than 10000 bytes"):
+        await pool.grade(judged(server), PROBLEM, "7")
+
+
 async def test_the_judge_sees_question_reference_and_answer_and_the_key_that_the_variable_has(
     server: FakeGraderServer, pool: GraderPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

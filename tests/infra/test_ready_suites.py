@@ -53,6 +53,8 @@ def test_each_has_the_name_of_its_file_and_is_a_suite(folder: Path) -> None:
     [
         ("gsm8k", "6 bags of 200 balls?\nThink", "So.\nThe answer is 1,200.", "The answer is 12."),
         ("gsm8k", "6 bags", "The answer is: **$1200.0**", "1200"),
+        ("gsm8k", "6 bags", r"The final answer is \$1,200.", r"The answer is 1200; no, the answer is \$12."),
+        ("gsm8k", "6 bags", r"The answer is $\boxed{1200}$.", r"The answer is $\boxed{12}$"),
         ("math-500", "1/2 + {1}?\nThink step by step, and put the final answer into \\boxed{}.", r"\boxed{1.5}", r"\boxed{1}"),
         ("aime", "204?\nThink", r"So \boxed{204}", r"\boxed{24}"),
     ],
