@@ -35,13 +35,21 @@ def comparison_image(histories: Mapping[str, Sequence[Record]]) -> tuple[str, st
 
 
 def thinned(records: Sequence[Record], most_marks: int) -> tuple[list[Record], str]:
-    """At most so many values, evenly chosen with the first and the last point, and a note that says so."""
+    """At most so many values, and at most so many skips, each evenly chosen with the first and the last; a note says so."""
+    measured = [place for place, record in enumerate(records) if isinstance(record, EvalReport)]
+    skipped = [place for place, record in enumerate(records) if isinstance(record, SkippedPoint)]
     each = min(MOST_SERIES, max((_values(record) for record in records), default=1))
-    most = max(2, most_marks // max(1, each))
-    if len(records) <= most:
-        return list(records), ""
-    places = sorted({round(place * (len(records) - 1) / (most - 1)) for place in range(most)})
-    return [records[place] for place in places], f"{len(places)} of {len(records)} points are drawn, evenly chosen."
+    kept = sorted(_evenly(measured, most_marks // max(1, each)) | _evenly(skipped, most_marks))
+    note = "" if len(kept) == len(records) else f"{len(kept)} of {len(records)} points are drawn, evenly chosen."
+    return [records[place] for place in kept], note
+
+
+def _evenly(places: Sequence[int], most: int) -> set[int]:
+    """At least two of them, the first and the last."""
+    most = max(2, most)
+    if len(places) <= most:
+        return set(places)
+    return {places[round(nth * (len(places) - 1) / (most - 1))] for nth in range(most)}
 
 
 def _values(record: Record) -> int:

@@ -35,7 +35,7 @@ class Sample:
     """One response and its grade.
 
     `reward` is in [0, 1], or None when it could not be graded. `weight_versions` are the tokens that the engine itself
-    put on the response.
+    put on the response. `finish` is why the engine ended it: "stop", or "length" at the limit, however it was graded then.
     """
 
     problem_id: str
@@ -49,6 +49,7 @@ class Sample:
     engine: str
     completion_tokens: int
     detail: str = ""
+    finish: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

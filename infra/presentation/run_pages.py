@@ -97,7 +97,7 @@ def _rows(run: str, records: Sequence[Record], names: Sequence[str]) -> list[lis
     link = f"[{escaped(run)}](../key/{curve_key(run)})"
     if not reports:
         return [[link, "no report", *(NONE for _ in names), NONE]]
-    newest = max(reports, key=lambda report: (report.point.attempt, report.point.step))
+    newest = max(reports, key=lambda report: (report.point.step, report.point.attempt))
     best = max(reports, key=lambda report: (_value(report, names[0]), report.point.step)) if names else newest
     rows = [_row(link, "newest", newest, names)]
     return rows if best is newest else [*rows, _row("", "best", best, names)]

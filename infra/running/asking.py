@@ -197,6 +197,7 @@ def _sample(item: Item, answered: _Answered | None, outcome: SampleOutcome, rewa
         engine=answered.engine if answered else "",
         completion_tokens=generation.completion_tokens if generation else 0,
         detail=detail[:500],
+        finish=generation.finish if generation else "",
     )
 
 

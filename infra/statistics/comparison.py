@@ -91,8 +91,9 @@ def chance_note(points: int, datasets: int) -> str:
     if comparisons < MANY:
         return ""
     expected = comparisons * 0.05
+    about = f"{expected:.{1 if expected < 2 else 0}f}"
     return (
         f"{points} points x {datasets} {'dataset' if datasets == 1 else 'datasets'} are {comparisons} comparisons: if nothing "
-        f"had changed at all, about {expected:.0f} would still show a difference at 95%, and the best point of many looks "
+        f"had changed at all, about {about} would still show a difference at 95%, and the best point of many looks "
         f"better than it is. One that must hold alone needs p < {0.05 / comparisons:.1g} (Bonferroni)."
     )

@@ -56,8 +56,8 @@ def coverage_and_bounds(samples: Sequence[Sample]) -> tuple[float, float, float]
 
 
 def truncated_ratio(samples: Sequence[Sample]) -> float:
-    """Truncated samples over all samples."""
-    return sum(sample.outcome is SampleOutcome.TRUNCATED for sample in samples) / len(samples)
+    """Samples that reached their limit over all samples, also those that nobody could grade."""
+    return sum(sample.outcome is SampleOutcome.TRUNCATED or sample.finish == "length" for sample in samples) / len(samples)
 
 
 def count_outcomes(samples: Sequence[Sample]) -> dict[str, int]:

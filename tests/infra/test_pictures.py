@@ -36,13 +36,16 @@ def test_a_very_long_run_is_a_picture_of_bounded_size_that_says_what_it_leaves_o
     image, note = curve_image("run", long_run(2000, 12))
     assert START in image
     assert len(image) < MOST_BYTES * 4 / 3 + 100
-    assert note == "50 of 2000 points are drawn, evenly chosen."
+    assert note == "336 of 2000 points are drawn, evenly chosen."  # 50 that were measured, and every skip
 
 
 def test_thinning_keeps_the_ends_and_nothing_is_thinned_that_need_not_be() -> None:
     run = long_run(1000, 3)
     kept, _ = thinned(run, MOST_MARKS)
-    assert (kept[0], kept[-1], len(kept)) == (run[0], run[-1], MOST_MARKS // 3)
+    skips = [record for record in run if isinstance(record, SkippedPoint)]
+    assert (kept[0], kept[-1], len(kept)) == (run[0], run[-1], MOST_MARKS // 3 + len(skips))
+    assert [record for record in kept if isinstance(record, SkippedPoint)] == skips
+    assert len(thinned(skips * 10, MOST_MARKS)[0]) == MOST_MARKS
     assert thinned(run[:5], MOST_MARKS) == (run[:5], "")
     assert thinned([], MOST_MARKS) == ([], "")
 

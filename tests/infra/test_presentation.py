@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from infra.model import Comparison, Estimate, EvalPoint, FileEntry, Lengths, PairedDifference, ProofLevel, SkippedPoint
-from infra.presentation import history_key, history_rows, report_markdown, score_rows, score_text
+from infra.presentation import comparison_markdown, history_key, history_rows, report_markdown, score_rows, score_text
 from tests.infra.examples import DIGEST, MANIFEST, REPORT, RESULT, SKIPPED, proof, report_at
 
 
@@ -167,3 +167,8 @@ def test_the_key_of_a_history_is_one_that_prefect_takes_and_belongs_to_one_run(r
 
 def test_a_plain_run_name_is_its_own_key() -> None:
     assert history_key("demo-1") == "history-demo-1"
+
+
+def test_a_runs_newest_point_is_its_latest_step_and_not_what_was_evaluated_again_since() -> None:
+    page = comparison_markdown("suite", {"run": [report_at(200), report_at(20, attempt=3)]}, "")
+    assert "newest, step 200" in page

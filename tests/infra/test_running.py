@@ -207,3 +207,4 @@ async def test_a_sample_that_could_not_be_graded_has_no_reward_and_the_others_ha
     (raised, graded) = await two.run(dataset(grader="numeric"), [bad, Problem(id="g", prompt="g", answer="7", entry={})])
     assert (raised.outcome, raised.reward, graded.reward) == (SampleOutcome.GRADER_ERROR, None, 1.0)
     assert "ValueError" in raised.detail
+    assert (raised.finish, graded.finish) == ("stop", "stop")

@@ -6,6 +6,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -78,14 +79,23 @@ def right(samples: list[Sample]) -> bool:
 
 
 async def test_a_try_after_one_that_was_cut_off_asks_only_for_what_was_in_flight(two: Ready) -> None:
+    cut_off = threading.Event()
+    answer = two.engines[0].answers
+
+    def in_flight(prompt: str) -> str:
+        if int(prompt.split("+")[0]) >= COUNT // 2:
+            cut_off.wait(20)
+        return answer(prompt)
+
     for engine in two.engines:
-        engine.latency_s = 0.3
+        engine.answers = in_flight
     progress = Progress()
     running = asyncio.create_task(two.run(progress=progress))
     while progress.done < COUNT:  # noqa: ASYNC110 - it is a number, not an event
         await asyncio.sleep(0.01)
     running.cancel()
     await asyncio.wait([running])
+    cut_off.set()
     done = progress.done
     again = Progress()
     assert right(await two.run(progress=again))

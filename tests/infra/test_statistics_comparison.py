@@ -178,3 +178,4 @@ def test_many_comparisons_are_warned_of_with_how_many_are_chance() -> None:
     assert "40 comparisons" in note
     assert "about 2" in note
     assert "p < 0.001" in note
+    assert "about 0.5 would" in chance_note(10, 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -51,6 +52,12 @@ def test_the_score_of_the_completed_leaves_truncated_responses_out_and_not_the_u
     assert (made.mean, made.n) == (0.5, 2)
     assert truncated_ratio(samples) == 0.5
     assert score_completed(samples[3:]) is None
+
+
+def test_a_response_at_its_limit_is_truncated_also_if_nobody_could_grade_it() -> None:
+    failed = sample("p", 0, None, outcome=SampleOutcome.GRADER_ERROR, finish="stop")
+    samples = [failed, replace(failed, index=1, finish="length")]
+    assert truncated_ratio(samples) == 0.5
 
 
 @pytest.mark.parametrize(
