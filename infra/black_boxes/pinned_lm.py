@@ -23,7 +23,7 @@ from infra.black_boxes.pinned_asker import A, Ask, PinnedAsker
 from infra.engines.client import EngineClient, Generation, Logprobs
 from infra.errors import EngineDead
 from infra.model import Sampling
-from infra.running import REQUEST_TIMEOUT_S, REQUESTS_PER_ENGINE
+from infra.running import REQUEST_TIMEOUT_S, REQUESTS_PER_ENGINE, time_for
 from infra.validation.tokens import load_tokenizer
 
 POLL_S = 0.2
@@ -102,7 +102,7 @@ class PinnedLM(TemplateLM):  # type: ignore[misc]
 
     async def _generate(self, prompt: str, sampling: Sampling, client: EngineClient, rid: str) -> Generation:
         key = self.asker.pinned.cache_key
-        generation = await client.generate(prompt, sampling, rid=rid, timeout_s=REQUEST_TIMEOUT_S, cache_key=key)
+        generation = await client.generate(prompt, sampling, rid=rid, timeout_s=time_for(sampling), cache_key=key)
         if generation.finish == "abort":
             raise EngineDead(f"{rid} was aborted", engine=client.base_url)
         return generation

@@ -14,6 +14,7 @@ from infra.datasets.loading import read_problems
 from infra.functions import source_of
 from infra.grading.versions import version_of
 from infra.model import Problem, ReasoningGymSource, Suite
+from infra.model.suites import OPERATIONAL
 
 WHERE = {"split", "on_bad_row"}  # and the source, unless its family grades
 
@@ -27,7 +28,7 @@ def suite_digest(suite: Suite) -> str:
     digest = xxhash.xxh3_128()
     for spec in suite.datasets:
         where = WHERE if isinstance(spec.source, ReasoningGymSource) else {*WHERE, "source"}
-        digest.update(spec.model_dump_json(exclude=where).encode())
+        digest.update(spec.model_dump_json(exclude={**dict.fromkeys(where, True), **OPERATIONAL}).encode())
         digest.update(version_of(spec.grader).encode())
         if spec.generate is not None:
             digest.update(source_of(spec.generate, "generate").read_bytes())

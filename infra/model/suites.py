@@ -92,6 +92,10 @@ Source = Annotated[
 ]
 
 
+# Of a dataset, what says how fast and with whose key it is measured, and changes no question and no grade.
+OPERATIONAL: dict[str, Any] = {"request_deadline_s": True, "grader": {"concurrency", "api_key_variable"}}
+
+
 class Choices(BaseModel):
     """A row's right and wrong choices, under keys of their own, become letters in an order that is drawn for the row.
 
@@ -145,6 +149,9 @@ class DatasetSpec(BaseModel):
         default=0.05, ge=0, le=1, description="the dataset has no score if more of its samples got no answer or no grade"
     )
     samples_per_prompt: int = Field(default=1, ge=1, description="responses that are drawn for each prompt")
+    request_deadline_s: float | None = Field(
+        default=None, gt=0, description="for one request; default: 300, or more for many tokens, at 10 tokens a second"
+    )
     limit: int | None = Field(default=None, ge=1, description="use only the first so many rows")
     sampling: Sampling = Field(default=Sampling(), title="Sampling", description="how responses are drawn")
 

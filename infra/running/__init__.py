@@ -12,6 +12,7 @@ Samples stream: what is in memory does not grow with their number, but for a few
 
 from infra.running.asking import REQUEST_AT_FAULT as REQUEST_AT_FAULT
 from infra.running.asking import REQUEST_TIMEOUT_S as REQUEST_TIMEOUT_S
+from infra.running.asking import time_for as time_for
 from infra.running.load import REQUESTS_PER_ENGINE as REQUESTS_PER_ENGINE
 from infra.running.streaming import run_samples as run_samples
 from infra.running.streaming import stream_samples as stream_samples

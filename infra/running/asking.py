@@ -1,6 +1,7 @@
 """One sample is asked until an engine of the pinned version has answered it, or three could not; then it is graded.
 
-A request has a deadline, and counts against its engine's room; a grade does not, so engines work while answers are graded.
+An engine that says that it has too much to do has not failed: it is asked again later, as long as answers come at all. A
+request has a deadline, and counts against its engine's room; a grade does not, so engines work while answers are graded.
 """
 
 from __future__ import annotations
@@ -8,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
+import random
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -25,9 +28,11 @@ from infra.running.order import Feed, Item
 from infra.running.thinking import response_to
 
 logger = logging.getLogger(__name__)
-REQUEST_TIMEOUT_S = 300.0
+REQUEST_TIMEOUT_S = 300.0  # at least
+SLOWEST_TOKENS_S = 10.0  # of one response among many
 ATTEMPTS = 3  # of one sample, each on another engine if there is one
-RETRY_DELAY_S = 0.2  # before an engine that has too much to do is asked the same again
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0  # before engines that have too much to do are asked the same again
+PATIENCE_S = 120.0  # with engines that have too much to do, since any of them answered
 # Answers that any engine of this version would give again. Not a wrong key (401), a wrong address (404) or haste (429).
 REQUEST_AT_FAULT = frozenset({400, 413, 422})
 Record = Callable[[Sample], None]
@@ -64,6 +69,7 @@ class Asker:
         self.expected = self.pinned.token
         self.gates = Gates.of(roster)
         self.generate = CustomGenerate(spec.generate) if spec.generate else None
+        self.answered_at = time.monotonic()  # the last time that any sample was
         self.failed = 0  # infra_error samples
         self.unanswered: str | None = None  # why the first was, that was not itself at fault
 
@@ -88,16 +94,19 @@ class Asker:
             self.record(await self._graded(item, asked) if isinstance(asked, _Answered) else self._without_answer(item, asked))
 
     async def _ask_others(self, lane: int, item: Item, asked: _Answered | _Failed) -> _Answered | _Failed:
-        for attempt in range(1, ATTEMPTS):
-            if isinstance(asked, _Answered) or asked.at_fault:
+        failures, pause, turn = 0, FIRST_PAUSE_S, 0
+        while isinstance(asked, _Failed) and not asked.at_fault:
+            if asked.haste and time.monotonic() - self.answered_at < PATIENCE_S:
+                await asyncio.sleep(pause * random.uniform(0.5, 1.0))
+                pause = min(2 * pause, LONGEST_PAUSE_S)
+            elif (failures := failures + 1) == ATTEMPTS:
                 break
-            if asked.haste and len(self.roster) == 1:
-                await asyncio.sleep(RETRY_DELAY_S * 2**attempt)
-            engine = await self.roster.engine(lane + attempt)
+            turn += 1
+            engine = await self.roster.engine(lane + turn)
             if engine is None:
                 break
             async with self.gates[engine.base_url]:
-                asked = await self._ask(engine, item, attempt)
+                asked = await self._ask(engine, item, turn)
         return asked
 
     async def _ask(self, engine: Engine, item: Item, attempt: int) -> _Answered | _Failed:
@@ -114,7 +123,7 @@ class Asker:
         except (EngineError, EngineLost) as error:
             status = error.status if isinstance(error, EngineRefused) else 0
             if status not in REQUEST_AT_FAULT:
-                logger.warning("%s: %s", rid, error)
+                logger.log(logging.DEBUG if status in HASTE else logging.WARNING, "%s: %s", rid, error)
             if isinstance(error, EngineTimeout) or status in HASTE:
                 self.gates[engine.base_url].ease()
             if isinstance(error, EngineDead | EngineTimeout):
@@ -127,9 +136,11 @@ class Asker:
 
         async def turn(prompt: str, sampling: Sampling, number: str) -> Generation:
             own = f"{rid}/{number}" if number else rid
+            timeout_s = self.spec.request_deadline_s or time_for(sampling)
             generation = await client.generate(
-                self.sent(prompt), sampling, rid=own, timeout_s=REQUEST_TIMEOUT_S, cache_key=self.pinned.cache_key
+                self.sent(prompt), sampling, rid=own, timeout_s=timeout_s, cache_key=self.pinned.cache_key
             )
+            self.answered_at = time.monotonic()
             self._check(generation, engine.name, own)
             return generation
 
@@ -180,6 +191,11 @@ class Asker:
         if generation.finish == "length":
             outcome = SampleOutcome.TRUNCATED
         return _sample(item, answered, outcome, grade.reward, "")
+
+
+def time_for(sampling: Sampling) -> float:
+    """Seconds that a request may take: a response of many tokens takes long, and the longest are not to be missed."""
+    return max(REQUEST_TIMEOUT_S, sampling.max_new_tokens / SLOWEST_TOKENS_S)
 
 
 def _sample(item: Item, answered: _Answered | None, outcome: SampleOutcome, reward: float | None, detail: str) -> Sample:

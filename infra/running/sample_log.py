@@ -23,6 +23,7 @@ from infra.errors import StoreError
 from infra.functions import source_of
 from infra.grading.versions import version_of
 from infra.model import DatasetSpec, EngineRef, EvalPoint, LiveFleet, Pinned, Problem, Sample, SampleOutcome
+from infra.model.suites import OPERATIONAL
 from infra.records import point_prefix
 from infra.running.spool import Spool, sample_in
 from infra.store import Store
@@ -117,7 +118,8 @@ def log_key(pinned: Pinned, spec: DatasetSpec, problems: Sequence[Problem]) -> s
     digest = xxhash.xxh3_128()
     for part in (FORMAT, pinned.token, pinned.cache_key, content, *engines):
         digest.update(orjson.dumps(part))
-    digest.update(spec.model_dump_json(exclude={"source"} if isinstance(spec.source, str) else set()).encode())
+    where = {"source": True} if isinstance(spec.source, str) else {}
+    digest.update(spec.model_dump_json(exclude={**where, **OPERATIONAL}).encode())
     digest.update(version_of(spec.grader).encode())
     if spec.generate is not None:
         digest.update(source_of(spec.generate, "generate").read_bytes())

@@ -12,7 +12,7 @@ import pytest
 from infra.errors import DatasetError, FleetUnhealthy, PinViolation
 from infra.model import DatasetSpec, PinnedFleet, Problem, Sample, SampleOutcome, Sampling
 from infra.pinning import pin
-from infra.running import asking, run_samples, streaming
+from infra.running import run_samples, streaming, time_for
 from tests.fakes.engine import FakeEngine
 from tests.infra.examples import dataset
 from tests.infra.graders import HANGING, HANGS_ON
@@ -106,11 +106,15 @@ async def test_an_engine_that_dies_midway_loses_and_doubles_no_sample(two: Ready
     assert {s.outcome for s in samples} == {SampleOutcome.OK}
 
 
-async def test_an_engine_that_hangs_is_given_up_at_the_deadline(two: Ready, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asking, "REQUEST_TIMEOUT_S", 0.3)
+async def test_an_engine_that_hangs_is_given_up_at_the_deadline(two: Ready) -> None:
     two.engines[1].hangs = {GENERATE}
-    samples = await two.run()
+    samples = await two.run(dataset(request_deadline_s=0.3))
     assert {(s.outcome, s.engine) for s in samples} == {(SampleOutcome.OK, "engine-0")}
+
+
+def test_a_long_response_may_take_long() -> None:
+    assert time_for(Sampling(max_new_tokens=100)) == 300
+    assert time_for(Sampling(max_new_tokens=16384)) == pytest.approx(1638.4)
 
 
 async def test_no_engine_that_answers_is_an_unhealthy_fleet_and_not_a_score(two: Ready) -> None:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
 from infra.concurrency import gather_all
 from infra.engines.client import EngineClient
-from infra.errors import EngineRefused
+from infra.errors import EngineRefused, FleetUnhealthy
 from infra.model import SampleOutcome
 from infra.roster import Roster
-from infra.running import load, run_samples
+from infra.running import asking, load, run_samples
 from infra.running.load import LEAST_PER_ENGINE, MOST_PER_ENGINE, REQUESTS_PER_ENGINE, Gate, Gates
 from tests.fakes.engine import FakeEngine
 from tests.fakes.wire import Answer
@@ -131,6 +132,31 @@ async def test_an_engine_that_refuses_in_haste_is_asked_the_same_again_and_less_
     samples = await run_samples(pinned_to(loaded.base_url), dataset(), problems(300), str)
     assert {sample.outcome for sample in samples} == {SampleOutcome.OK}
     assert loaded.most > 40
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_an_engine_that_has_too_much_to_do_for_seconds_costs_no_sample(count: int) -> None:
+    with ExitStack() as stack:
+        engines = [stack.enter_context(LoadedEngine()) for _ in range(count)]
+        for engine in engines:
+            engine.busy_with = 0
+
+        def room() -> None:
+            for engine in engines:
+                engine.busy_with = 1000
+
+        asyncio.get_running_loop().call_later(2.5, room)  # three tries, a pause after each, are over long before
+        samples = await run_samples(pinned_to(*(engine.base_url for engine in engines)), dataset(), problems(20), str)
+    assert {sample.outcome for sample in samples} == {SampleOutcome.OK}
+
+
+async def test_an_engine_that_has_too_much_to_do_for_ever_is_given_up(
+    loaded: LoadedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.3)
+    loaded.busy_with = 0
+    with pytest.raises(FleetUnhealthy, match="no engine answered: engine .*: /generate answered 503: busy"):
+        await run_samples(pinned_to(loaded.base_url), dataset(), problems(20), str)
 
 
 async def test_datasets_of_a_point_share_an_engines_room(loaded: LoadedEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,14 @@ def test_the_order_of_keys_and_keys_without_a_value_do_not_count(tmp_path: Path)
     assert one == digest(jsonl(tmp_path / "b", '{"answer": 2, "y": null, "x": {"a": 1}, "prompt": "1+1="}'))
 
 
+def test_how_fast_and_with_whose_key_a_dataset_is_measured_does_not_count(tmp_path: Path) -> None:
+    source = jsonl(tmp_path / "a", '{"prompt": "1+1=", "answer": 2}')
+    judge = {"name": "judge", "url": "http://judge/v1", "model": "m"}
+    one = digest(source, grader=judge)
+    assert one == digest(source, grader={**judge, "concurrency": 2, "api_key_variable": "KEY"}, request_deadline_s=7)
+    assert one != digest(source, grader={**judge, "model": "n"})
+
+
 def test_what_a_grader_may_read_in_a_row_counts(tmp_path: Path) -> None:
     """A row's instructions decide its grade, whatever its prompt and answer are."""
     rows = [json.dumps({"prompt": "p", "answer": "a", "instruction_id_list": [name]}) for name in ("x", "y")]
@@ -114,7 +122,7 @@ SAMPLING: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("field", sorted(DatasetSpec.model_fields.keys() - {"name", "source", *WHERE}))
+@pytest.mark.parametrize("field", sorted(DatasetSpec.model_fields.keys() - {"name", "source", "request_deadline_s", *WHERE}))
 def test_every_field_that_says_how_a_dataset_is_asked_or_graded_counts(tmp_path: Path, field: str) -> None:
     """A field that is added must be here, or among those that say where the data is."""
     source = jsonl(tmp_path / "d", *(json.dumps({"prompt": f"{n}1", "answer": n, "q": f"{n}1", "b": n}) for n in range(3)))
