@@ -15,13 +15,12 @@ from prefect import flow
 from prefect.client.schemas.objects import FlowRun, State
 
 from flows.outcome import Phases, leave_record, recorded, timed
-from infra.concurrency import gather_all
 from infra.model import EvalReport, LiveRequest, SkippedPoint
 from infra.records import find
 from infra.store import Store
 from tasks.attach import attach, confirm
 from tasks.report import report
-from tasks.run_dataset import run_dataset
+from tasks.run_datasets import run_datasets
 from tasks.skip import tag_skipped
 
 
@@ -53,9 +52,7 @@ async def _measure(request: LiveRequest, phases: Phases) -> EvalReport | Skipped
     with timed(phases, "attach"):
         fleet = await attach(request)
     with timed(phases, "run datasets"):
-        results = await gather_all(
-            run_dataset(fleet, dataset, request.suite.name, request.store_url) for dataset in request.suite.datasets
-        )
+        results = await run_datasets(fleet, request.suite, request.store_url)
     with timed(phases, "confirm"):
         await confirm(fleet)
     return await report(request, fleet, results, phases)

@@ -17,7 +17,6 @@ from prefect.states import Completed
 
 from flows.beginning_again import begins_again
 from flows.outcome import Phases, leave_record, recorded, timed
-from infra.concurrency import gather_all
 from infra.fleet.lease import confirm, held
 from infra.model import DatasetResult, Delivered, EvalReport, EvalRequest, PinnedFleet, SkippedPoint, SnapshotRef
 from infra.retention import retire_snapshots
@@ -29,7 +28,7 @@ from tasks.ledger import NotOurs, executing, is_ours_to_settle, still_there
 from tasks.pin import attended, pin
 from tasks.report import report
 from tasks.retire import free_parts, owning, reading
-from tasks.run_dataset import run_dataset
+from tasks.run_datasets import run_datasets
 
 
 def clean_up_after_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:
@@ -81,7 +80,6 @@ async def _evaluate(request: EvalRequest, snapshot: SnapshotRef, phases: Phases)
             pinned = await pin(lease, snapshot, request.store_url)
         with timed(phases, "run datasets"):
             async with attended(pinned, request.store_url) as roster:
-                asking = partial(run_dataset, pinned, suite=request.suite.name, store_url=request.store_url, roster=roster)
-                results = await gather_all(asking(spec=dataset) for dataset in request.suite.datasets)
+                results = await run_datasets(pinned, request.suite, request.store_url, roster)
         await confirm(lease)
     return replace(pinned, proofs=(*pinned.proofs, *roster.proofs)), results

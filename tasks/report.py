@@ -13,7 +13,7 @@ from prefect.artifacts import acreate_markdown_artifact, acreate_table_artifact
 
 from infra.comparing import with_comparisons, without_comparisons
 from infra.concurrency import gather_all
-from infra.datasets import suite_digest
+from infra.datasets import digest_of, suite_digest
 from infra.errors import PinpointError
 from infra.model import DatasetResult, Delivered, EvalReport, LiveFleet, Manifest, Pinned, PointRequest, SkippedPoint
 from infra.presentation import Transcript, chosen, report_markdown, score_rows
@@ -47,7 +47,7 @@ async def report(
     made = EvalReport(
         point=point,
         suite=request.suite.name,
-        suite_digest=await asyncio.to_thread(suite_digest, request.suite),
+        suite_digest=await asyncio.to_thread(_digest, request, results),
         snapshot_digest=manifest.snapshot_digest if manifest else None,
         weight_version=pinned.token,
         proofs=pinned.proofs,
@@ -68,6 +68,11 @@ async def report(
     return record
 
 
+def _digest(request: PointRequest, results: list[DatasetResult]) -> str:
+    """Of what was asked, and not of what the data has become since; a black box asks what it likes."""
+    return digest_of(result.digest for result in results) if results else suite_digest(request.suite)
+
+
 async def _show(store: Store, record: EvalReport, manifest: Manifest | None) -> None:
     name = record.point.name
     scores = acreate_table_artifact(score_rows(record), description=f"Scores of {name}")
@@ -84,7 +89,8 @@ async def _show_page(store: Store, record: EvalReport, manifest: Manifest | None
 
 async def _transcripts(store: Store, record: EvalReport) -> tuple[list[Transcript], str]:
     """Three responses, or why there are none."""
-    samples = {result.dataset: samples_at(store, result.samples_location) for result in record.results}
+    located = [result for result in record.results if result.samples_location]
+    samples = {result.dataset: samples_at(store, result.samples_location) for result in located}
     try:
         async with asyncio.timeout(TRANSCRIPTS_DEADLINE_S):
             return await asyncio.to_thread(chosen, samples), ""

@@ -16,7 +16,7 @@ from typing import Any
 
 from prefect import task
 
-from infra.datasets import load_dataset
+from infra.datasets import dataset_digest, load_dataset
 from infra.grading.failed_share import with_score_only_if_graded
 from infra.model import DatasetResult, DatasetSpec, Pinned, Sample, SampleOutcome
 from infra.prompts import renderer_of
@@ -62,6 +62,7 @@ async def run_dataset(
     loaded = await asyncio.to_thread(load_dataset, spec)
     render = await asyncio.to_thread(renderer_of, pinned, spec)
     log = await asyncio.to_thread(SampleLog.of, store, pinned, suite, spec, loaded.problems)
+    digest = await asyncio.to_thread(dataset_digest, spec, loaded.problems)
     known = await asyncio.to_thread(known_lengths, store, run, suite, spec.name)
     progress = Progress()
     with Spool(loaded.problems, spec.samples_per_prompt) as samples:
@@ -73,7 +74,7 @@ async def run_dataset(
         result = await asyncio.to_thread(summarise, spec, samples, location, seconds, pinned.step_of)
         await asyncio.to_thread(note_lengths, store, run, suite, spec.name, samples)
         too_long = await asyncio.to_thread(prompts_too_long, samples) if result.outcomes.get(SampleOutcome.INFRA_ERROR) else 0
-    result = replace(result, bad_rows=len(loaded.bad_rows), too_long=too_long)
+    result = replace(result, bad_rows=len(loaded.bad_rows), too_long=too_long, digest=digest)
     score = f"{result.score.mean:.3f}" if result.score else result.no_score or "none"
     logger.info("%s of %s: score %s, n %d", spec.name, pinned.token, score, result.n_samples)
     return result

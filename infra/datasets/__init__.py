@@ -4,7 +4,15 @@ Sources: files (`files`, `tables`), families of reasoning-gym (`gym`), tasks of 
 (`functions`). Whatever the source, a row becomes a problem by the same rules (`problems`).
 """
 
-from infra.datasets.digest import suite_digest
+from infra.datasets.digest import dataset_digest, digest_of, suite_digest
 from infra.datasets.loading import LoadedDataset, load_dataset, load_problems, read_problems
 
-__all__ = ["LoadedDataset", "load_dataset", "load_problems", "read_problems", "suite_digest"]
+__all__ = [
+    "LoadedDataset",
+    "dataset_digest",
+    "digest_of",
+    "load_dataset",
+    "load_problems",
+    "read_problems",
+    "suite_digest",
+]

@@ -36,6 +36,13 @@ class Try:
     damage: str = ""
 
     @property
+    def measured(self) -> bool:
+        """Whether its report has a score for all that was to be measured, and for just that: data may change meanwhile."""
+        if not isinstance(self.record, EvalReport):
+            return False
+        return all(result.score and result.digest in self.claim.datasets for result in self.record.results)
+
+    @property
     def reason(self) -> str:
         return self.record.reason if isinstance(self.record, SkippedPoint) else ""
 
@@ -46,6 +53,11 @@ class Try:
             return f"try {self.claim.number}: {self.damage}"
         if isinstance(self.record, SkippedPoint):
             return f"try {self.claim.number} was skipped, {self.record.reason}: {self.record.message}"
+        if isinstance(self.record, EvalReport) and not self.measured:
+            without = [
+                f"{result.dataset} has no score: {result.no_score}" for result in self.record.results if not result.score
+            ]
+            return f"try {self.claim.number}: {'; '.join(without) or 'its data has changed between claim and measurement'}"
         return "" if self.alive or self.record else f"try {self.claim.number} ended without a record"
 
 
@@ -63,7 +75,9 @@ class Entry:
 
     @property
     def report(self) -> EvalReport | None:
-        return next((one.record for one in reversed(self.tries) if isinstance(one.record, EvalReport)), None)
+        """Of the last try that measured all that it was to measure."""
+        found = next((one.record for one in reversed(self.tries) if one.measured), None)
+        return found if isinstance(found, EvalReport) else None
 
     @property
     def under_way(self) -> bool:
@@ -71,7 +85,8 @@ class Entry:
 
     def given_up(self, tries: int) -> bool:
         """Whether the failures since the last `retry` are final, or as many as may be. A try that never began is none."""
-        failed = [one for one in self.tries if one.claim.number > self.forgiven and one.state in ("skip", "running")]
+        since = [one for one in self.tries if one.claim.number > self.forgiven and not one.measured]
+        failed = [one for one in since if one.state in ("skip", "running", "report")]
         return any(one.reason in FINAL for one in failed) or len(failed) >= tries
 
     @property

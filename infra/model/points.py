@@ -21,6 +21,7 @@ class SkipReason(StrEnum):
     EXPORT_FAILED = "export_failed"
     CKPT_MISSING = "ckpt_missing"
     CKPT_INVALID = "ckpt_invalid"
+    SUITE_INVALID = "suite_invalid"
     UNHEALTHY = "unhealthy"
     NO_CAPACITY = "no_capacity"
     PIN_VIOLATION = "pin_violation"

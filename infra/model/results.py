@@ -93,7 +93,8 @@ class DatasetResult:
     where rewards are not just 0 and 1; each has k up to the dataset's own `samples_per_prompt`. `score_completed` leaves out
     truncated responses, `repetition_ratio` is the share of responses that end in a loop. Records written before these were
     noted have their defaults: `samples_per_prompt` is 0 there. `bad_rows` of the data could not be used and were passed
-    over; `too_long` prompts did not fit into the context, with room for a response, and were refused.
+    over; `too_long` prompts did not fit into the context, with room for a response, and were refused. `digest` is of what was
+    asked, as it was read for this, and of how it was graded.
     """
 
     dataset: str
@@ -119,6 +120,7 @@ class DatasetResult:
     no_score: str = ""
     bad_rows: int = 0
     too_long: int = 0
+    digest: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

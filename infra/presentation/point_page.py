@@ -223,7 +223,11 @@ def _time(report: EvalReport) -> str:
 
 
 def _where(report: EvalReport, store_url: str) -> str:
-    samples = [f"* samples of {escaped(result.dataset)}: {code(result.samples_location)}" for result in report.results]
+    samples = [
+        f"* samples of {escaped(result.dataset)}: {code(result.samples_location)}"
+        for result in report.results
+        if result.samples_location
+    ]
     record = f"{store_url}/runs/{report.point.run}/points/{report.point.key}/{report.suite}/record.json"
     lines = [*([f"* report: {code(record)}"] if store_url else []), *samples]
     return f"""## Where it is

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import xxhash
 
-from infra.datasets import suite_digest
+from infra.datasets import dataset_digest, read_problems, suite_digest
 from infra.errors import SnapshotInvalid
 from infra.foreign import describe_place_once, fingerprint, noted
 from infra.model import BaseModelRef, BlackBoxSpec, DatasetSpec, EvalPoint, FleetSpec, Manifest, Suite
@@ -41,7 +41,7 @@ class Measured:
         """Raises ConfigError for data that can't be read."""
         if black_box is not None:
             return cls(suite=suite, units={suite.name: suite_digest(suite)}, whole=True)
-        return cls(suite=suite, units={spec.name: suite_digest(_only(suite, [spec])) for spec in suite.datasets})
+        return cls(suite=suite, units={spec.name: dataset_digest(spec, read_problems(spec)) for spec in suite.datasets})
 
     def without(self, done: Iterable[str]) -> Suite | None:
         """The suite without the datasets whose digest is among `done`; None if nothing is left to measure."""

@@ -111,7 +111,7 @@ class Survey:
     def _in_ledger(self, found: Found, digest: str) -> Found:
         place = LedgerKey.of(digest, self.engines, "").place
         known = entries(self.store, place)
-        done = {unit for entry in known.values() for unit in _reported(entry)}
+        done = {unit for entry in known.values() for unit in _reported(entry, self.measured)}
         busy = {unit for entry in known.values() if entry.last and self._is_alive(entry.last) for unit in _asked(entry)}
         score = _score(known, self.measured, self.asked.order.target)
         suite = self.measured.without(done | busy)
@@ -171,8 +171,12 @@ def _every(group: Sequence[Found], every: int) -> Iterator[Found]:
             yield one
 
 
-def _reported(entry: Entry) -> set[str]:
-    return {unit for one in entry.tries if one.state == "report" for unit in one.claim.datasets}
+def _reported(entry: Entry, measured: Measured) -> set[str]:
+    """What has a score, by the digest of what was really asked; what a black box was given is reported as a whole."""
+    reports = [(one.claim, one.record) for one in entry.tries if isinstance(one.record, EvalReport)]
+    if measured.whole:
+        return {unit for claim, _ in reports for unit in claim.datasets}
+    return {result.digest for _, report in reports for result in report.results if result.score}
 
 
 def _asked(entry: Entry) -> tuple[str, ...]:
@@ -190,10 +194,10 @@ def _score(known: dict[str, Entry], measured: Measured, target: Target | None) -
         return None
     unit = next(iter(measured.units.values())) if measured.whole else measured.units[target.dataset]
     tries = [one for entry in known.values() for one in entry.tries if unit in one.claim.datasets]
-    scores = [_of(one.record, target.dataset) for one in tries if isinstance(one.record, EvalReport)]
+    scores = [_of(one.record, target.dataset, unit) for one in tries if isinstance(one.record, EvalReport)]
     return next((score for score in scores if score is not None), None)
 
 
-def _of(report: EvalReport, name: str) -> float | None:
-    scores = {result.dataset: result.score.mean for result in report.results if result.score}
+def _of(report: EvalReport, name: str, unit: str) -> float | None:
+    scores = {result.dataset: result.score.mean for result in report.results if result.score and result.digest == unit}
     return scores.get(name, report.metrics.get(name))

@@ -61,6 +61,8 @@ def metrics_of(record: EvalReport | SkippedPoint) -> dict[str, float]:
 
 def _of_dataset(result: DatasetResult) -> dict[str, float]:
     name = f"eval/{result.dataset}"
+    if not result.n_samples:
+        return {f"{name}/coverage": 0.0}
     found = {
         f"{name}/coverage": result.coverage,
         f"{name}/truncated_ratio": result.truncated_ratio,

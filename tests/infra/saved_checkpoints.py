@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from infra import ledger
+from infra.datasets import dataset_digest, read_problems
 from infra.model import DatasetSpec, Estimate, EvalReport, EvalRequest, FleetSpec, Reevaluation, SkippedPoint, Suite
 from infra.records import commit
 from infra.saved.round import Done, run_round
@@ -62,18 +63,25 @@ class Root:
     def states(self, **changes: Any) -> dict[int, str]:
         return {one.saved.step: one.state for one in self.round(only_look=True, **changes).found}
 
-    def report(self, request: EvalRequest, score: float = 0.5) -> EvalReport | SkippedPoint:
-        """What the flow run does when all is well."""
+    def report(self, request: EvalRequest, score: float | None = 0.5) -> EvalReport | SkippedPoint:
+        """What the flow run does when all is well, or if `score` is None nobody could be asked for a grade."""
         assert begins(self.store, request)
-        mean = Estimate(mean=score, stderr=0.1, low=0.0, high=1.0, n=1)
-        results = tuple(replace(RESULT, dataset=spec.name, score=mean) for spec in request.suite.datasets)
-        return commit(self.store, replace(REPORT, point=request.point, suite=request.suite.name, results=results))
+        return commit(self.store, self.measured(request, score))
+
+    def measured(self, request: EvalRequest, score: float | None = 0.5) -> EvalReport:
+        mean = None if score is None else Estimate(mean=score, stderr=0.1, low=0.0, high=1.0, n=1)
+        no_score = "the judge was away" if mean is None else ""
+        results = tuple(
+            replace(RESULT, dataset=spec.name, score=mean, no_score=no_score, digest=dataset_digest(spec, read_problems(spec)))
+            for spec in request.suite.datasets
+        )
+        return replace(REPORT, point=request.point, suite=request.suite.name, results=results)
 
     def skip(self, request: EvalRequest, reason: str = "unhealthy") -> None:
         assert begins(self.store, request)
         commit(self.store, replace(SKIPPED, point=request.point, suite=request.suite.name, reason=reason, message="as it were"))
 
-    def evaluate_all(self, *, score: float = 0.5) -> None:
+    def evaluate_all(self, *, score: float | None = 0.5) -> None:
         """Executes what was submitted."""
         for request in self.sent:
             self.report(request, score)

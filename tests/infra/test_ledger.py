@@ -156,7 +156,7 @@ def test_a_report_that_comes_before_the_take_over_is_kept_and_nothing_is_paid_tw
     silent_for(root, ledger.TTL_S + 1)
     dead = last(root, request)
     assert not dead.alive
-    commit(root.store, replace(REPORT, point=request.point, suite="nightly"))  # at the last moment
+    commit(root.store, root.measured(request))  # at the last moment
     assert not ledger.take_over(root.store, dead)
     assert root.steps() == []
 

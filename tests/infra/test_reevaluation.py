@@ -156,6 +156,44 @@ def test_after_a_change_of_the_suite_only_what_has_changed_is_asked_again(root: 
     assert {tuple(spec.name for spec in request.suite.datasets) for request in root.sent} == {("more",)}
 
 
+def test_a_report_without_a_score_is_a_failed_try_and_no_report(root: Root) -> None:
+    asked: dict[str, Any] = {"care": {"settle_s": 0, "at_once": 100, "tries": 2}}
+    for _ in range(2):
+        assert root.steps(**asked) == [3, 2, 1]
+        root.evaluate_all(score=None)
+    assert root.steps(**asked) == []
+    found = root.round(only_look=True, **asked).found[0]
+    assert (found.state, found.why) == ("given up", "try 2: sums has no score: the judge was away")
+    ledger.forgive(root.store, ledger.find_key(root.store, found.key))
+    assert root.steps(**asked) == [3]
+    root.evaluate_all()
+    with pytest.raises(ConfigError, match="has a report: nothing to retry"):
+        ledger.forgive(root.store, ledger.find_key(root.store, found.key))
+
+
+def test_data_that_is_edited_while_a_re_evaluation_waits_is_what_was_measured_and_the_rest_is_not(root: Root) -> None:
+    root.steps()
+    edited = root.suite_of(sums="2+2=")  # the same file
+    root.evaluate_all()
+    assert root.steps(edited) == []
+    assert root.steps(root.suite_of(sums="1+1=")) == [3, 2, 1]
+    assert root.round(only_look=True).found[0].state == "under way"
+
+
+def test_of_several_datasets_only_those_without_a_score_are_asked_again(root: Root) -> None:
+    both = root.suite_of(sums="1+1=", words="two?")
+    root.steps(both)
+    for request in root.sent:
+        report = root.report(request)
+        key = record_key(report.point, report.suite)
+        record = json.loads(root.store.read(key))
+        record["results"][1] |= {"score": None, "no_score": "the judge was away"}
+        root.store.write(key, json.dumps(record).encode())
+    root.sent.clear()
+    assert root.steps(both) == [3, 2, 1]
+    assert {tuple(spec.name for spec in request.suite.datasets) for request in root.sent} == {("words",)}
+
+
 def test_what_is_asked_now_is_not_asked_again_by_a_changed_suite(root: Root) -> None:
     root.steps(root.suite_of(sums="1+1=", words="two?"))
     root.steps(root.suite_of(sums="1+1=", words="another two?"))
