@@ -7,6 +7,7 @@ nearest right one, and what Miles has and Pinpoint does not by name.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +40,14 @@ SAMPLING = {  # and the field of its Sampling
     "max_response_len": "max_new_tokens",
 }
 KNOWN = (*FIELDS, *SAMPLING)
-LACKING = (
-    "custom_rm_path",
-    "custom_generate_function_path",
-    "reward_key",
-    "eval_reward_key",
-    "metadata_key",
-    "metadata_overrides",
-    "min_new_tokens",
-    "no_stop_trim",
-)
+_GRADER = "a function is a grader in a suite of Pinpoint's own: `grader: {name: custom, function: module:function}`"
+_REMEDIES = {  # for what Miles has and Pinpoint has otherwise, whose functions are called in another way
+    "custom_rm_path": _GRADER,
+    "custom_generate_function_path": "a suite of Pinpoint's own has `generate: module:function`",
+    "reward_key": f"{_GRADER}, with its `reward_key`",
+    "eval_reward_key": f"{_GRADER}, with its `reward_key`",
+}
+LACKING = (*_REMEDIES, "metadata_key", "metadata_overrides", "min_new_tokens", "no_stop_trim")
 
 
 def read_eval_config(path: str | Path, flags: Mapping[str, Any], *, name: str = "eval") -> Suite:
@@ -101,8 +100,10 @@ def _dataset(entry: Mapping[str, Any], where: str) -> DatasetSpec:
     values = {FIELDS[key]: value for key, value in given.items() if key in FIELDS}
     values["sampling"] = {SAMPLING[key]: value for key, value in given.items() if key in SAMPLING}
     spec = parse(DatasetSpec, values, where=where)
+    if "://" in str(spec.source):
+        return spec
     source = Path(str(spec.source)).expanduser().absolute()
-    if not source.is_file():
+    if not source.is_file() and not glob(str(source).replace("[", "[[]"), recursive=True):
         raise ConfigError(f"{where}: file {source} does not exist")
     return spec.model_copy(update={"source": str(source)})
 
@@ -110,6 +111,7 @@ def _dataset(entry: Mapping[str, Any], where: str) -> DatasetSpec:
 def _refuse(mapping: Mapping[str, Any], known: Sequence[str], where: str) -> None:
     for key in mapping:
         if key in LACKING and known is KNOWN:
-            raise ConfigError(f"{where}: {key} is Miles' own, and Pinpoint does not have it; it knows {', '.join(KNOWN)}")
+            instead = f"{_REMEDIES[key]}, see docs/suites.md" if key in _REMEDIES else f"it knows {', '.join(KNOWN)}"
+            raise ConfigError(f"{where}: {key} is Miles' own, and Pinpoint does not have it; {instead}")
         if key not in known:
             raise UnknownKey(str(key), where=where, known=known)

@@ -51,9 +51,26 @@ def test_an_unknown_key_is_refused_with_the_nearest_right_one(tmp_path: Path, da
         read_eval_config(config(tmp_path, data, entry, defaults), FLAGS)
 
 
-def test_what_miles_has_and_pinpoint_has_not_is_refused_by_name(tmp_path: Path, data: str) -> None:
-    with pytest.raises(ConfigError, match="custom_rm_path is Miles' own"):
-        read_eval_config(config(tmp_path, data, {"custom_rm_path": "m.f"}), FLAGS)
+@pytest.mark.parametrize(
+    ("key", "instead"),
+    [
+        ("custom_rm_path", "grader: {name: custom, function: module:function}"),
+        ("custom_generate_function_path", "generate: module:function"),
+        ("metadata_key", "it knows name, path"),
+    ],
+)
+def test_what_miles_has_and_pinpoint_has_not_is_refused_by_name_with_what_there_is(
+    tmp_path: Path, data: str, key: str, instead: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"{key} is Miles' own.*{instead}"):
+        read_eval_config(config(tmp_path, data, {key: "m.f"}), FLAGS)
+
+
+def test_a_path_may_be_a_pattern_or_an_object_store(tmp_path: Path, data: str) -> None:
+    pattern, remote = str(tmp_path / "*.jsonl"), "s3://bucket/d.jsonl"
+    assert [dataset.source for dataset in suite_of_pairs(["a", pattern, "b", remote], FLAGS).datasets] == [pattern, remote]
+    with pytest.raises(ConfigError, match="does not exist"):
+        suite_of_pairs(["a", str(tmp_path / "*.csv")], FLAGS)
 
 
 @pytest.mark.parametrize(
