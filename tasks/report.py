@@ -15,9 +15,20 @@ from infra.comparing import with_comparisons, without_comparisons
 from infra.concurrency import gather_all
 from infra.datasets import digest_of, suite_digest
 from infra.errors import PinpointError
-from infra.model import DatasetResult, Delivered, EvalReport, LiveFleet, Manifest, Pinned, PointRequest, SkippedPoint
+from infra.model import (
+    DatasetResult,
+    Delivered,
+    EvalReport,
+    EvalRequest,
+    LiveFleet,
+    Manifest,
+    Pinned,
+    PointRequest,
+    SkippedPoint,
+)
 from infra.presentation import Transcript, chosen, report_markdown, score_rows
 from infra.records import commit, now, read_progress, samples_at
+from infra.saved.elsewhere import note
 from infra.sinks import background
 from infra.store import Store
 from tasks.history import show_history
@@ -61,6 +72,8 @@ async def report(
     )
     record = await asyncio.to_thread(commit, store, await _compared(store, made))
     await asyncio.to_thread(background.start, store.url, point.run)
+    if isinstance(request, EvalRequest) and isinstance(record, EvalReport):
+        await asyncio.to_thread(note, store, request, record)
     if isinstance(record, EvalReport):
         await gather_all((_show(store, record, manifest), show_history(store, point.run, record.suite)))
     else:  # who triggered the point had given it up

@@ -16,6 +16,7 @@ from infra.datasets import suite_digest
 from infra.errors import ConfigError, SnapshotError
 from infra.ledger import TTL_S, Entry, Try, entries, live_tries
 from infra.model import EvalReport, FleetSpec, LedgerKey, Reevaluation, Suite, Target
+from infra.saved.elsewhere import Scores, noted
 from infra.saved.identity import Measured, checkpoint_digest, engine_digest
 from infra.saved.layouts import Saved, run_of
 from infra.saved.scan import scan
@@ -110,10 +111,10 @@ class Survey:
 
     def _in_ledger(self, found: Found, digest: str) -> Found:
         place = LedgerKey.of(digest, self.engines, "").place
-        known = entries(self.store, place)
-        done = {unit for entry in known.values() for unit in _reported(entry, self.measured)}
+        known, elsewhere = entries(self.store, place), noted(self.store, place)
+        done = {unit for entry in known.values() for unit in _reported(entry, self.measured)} | elsewhere.keys()
         busy = {unit for entry in known.values() if entry.last and self._is_alive(entry.last) for unit in _asked(entry)}
-        score = _score(known, self.measured, self.asked.order.target)
+        score = _score(known, elsewhere, self.measured, self.asked.order.target)
         suite = self.measured.without(done | busy)
         if suite is None:
             pending = bool(busy & set(self.measured.units.values()))
@@ -188,14 +189,15 @@ def _who(known: dict[str, Entry]) -> str:
     return "; ".join(f"{one.state} since {one.claim.at}, try {one.claim.number} at {one.claim.key}" for one in alive)
 
 
-def _score(known: dict[str, Entry], measured: Measured, target: Target | None) -> float | None:
+def _score(known: dict[str, Entry], elsewhere: dict[str, Scores], measured: Measured, target: Target | None) -> float | None:
     """The target's score in the report that this very dataset has at this checkpoint."""
     if target is None:
         return None
     unit = next(iter(measured.units.values())) if measured.whole else measured.units[target.dataset]
     tries = [one for entry in known.values() for one in entry.tries if unit in one.claim.datasets]
     scores = [_of(one.record, target.dataset, unit) for one in tries if isinstance(one.record, EvalReport)]
-    return next((score for score in scores if score is not None), None)
+    noted_score = elsewhere.get(unit, {}).get(target.dataset)
+    return next((score for score in (*scores, noted_score) if score is not None), None)
 
 
 def _of(report: EvalReport, name: str, unit: str) -> float | None:

@@ -17,10 +17,11 @@ from pydantic import ValidationError
 from infra import foreign, ledger, snapshot
 from infra.errors import ConfigError, FileDamaged, ServiceUnreachable
 from infra.holds import is_held
-from infra.model import Care, EvalPoint, EvalRequest, FleetSpec, Manifest, Order, Reevaluation, SkippedPoint
+from infra.model import Care, EvalPoint, EvalRequest, FleetSpec, LedgerKey, Manifest, Order, Reevaluation, SkippedPoint
 from infra.records import commit, history, record_key
 from infra.saved import survey
 from infra.saved.costs import costs
+from infra.saved.elsewhere import note
 from infra.saved.identity import checkpoint_digest
 from infra.saved.layouts import Saved
 from infra.saved.round import run_round
@@ -154,6 +155,24 @@ def test_after_a_change_of_the_suite_only_what_has_changed_is_asked_again(root: 
     longer = root.suite_of(sums="1+1=", words="another two?", more="2*1=")
     assert root.steps(longer) == [3, 2, 1]
     assert {tuple(spec.name for spec in request.suite.datasets) for request in root.sent} == {("more",)}
+
+
+def test_what_a_training_has_measured_is_not_paid_for_again_and_what_it_has_no_score_of_is(root: Root) -> None:
+    claimed = root.round(order={"by": "step"}).submitted
+    root.store = Store(f"{root.store.url}-of-another-team")
+    for request, one, score in zip(root.sent[:2], claimed, (0.9, None), strict=False):
+        asked = request.model_copy(update={"ledger": None})
+        report = replace(root.measured(asked, score), snapshot_digest=LedgerKey.parse(one.key).checkpoint)
+        note(root.store, asked, report)
+    assert root.states() == {1: "evaluated", 2: "to do", 3: "to do"}
+    reached = root.round(order={"by": "target", "target": {"dataset": "sums", "score": 0.8}}).reached
+    assert reached is not None
+    assert (reached.saved.step, reached.score) == (1, 0.9)
+    assert root.steps(fleet=FleetSpec(engine_args={"dtype": "bfloat16"})) == [3, 2, 1]
+    assert root.steps() == [3, 2]
+    (key,) = root.store.list("measured")
+    root.store.write(key, b"torn")
+    assert root.states()[1] == "to do"
 
 
 def test_a_report_without_a_score_is_a_failed_try_and_no_report(root: Root) -> None:
