@@ -15,6 +15,7 @@ from prefect.exceptions import PrefectException
 from prefect.states import AwaitingRetry
 
 from infra.errors import StoreError
+from infra.handover import leave
 from infra.model import EvalRequest
 from infra.records import find
 from infra.store import Store
@@ -37,6 +38,7 @@ def begins_again(request: EvalRequest, flow_run: FlowRun, state: State[Any]) -> 
         with get_client(sync_client=True) as client:
             if client.read_flow_run(flow_run.id).run_count >= STARTS:
                 return False
+            leave(Store(request.store_url), request.point, str(flow_run.id))
             message = f"begins again, after {state.message or 'its process was killed'}"
             client.set_flow_run_state(flow_run.id, AwaitingRetry(message=message), force=True)
     except (StoreError, PrefectException, httpx.HTTPError) as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -15,7 +16,7 @@ from pydantic import Field
 from infra.config import Settings, load_settings
 from infra.errors import PinpointError, ServiceUnreachable
 from infra.fleet.nodes import on_other_hosts
-from infra.reclaim import Found, rows, sweep, sweep_staging
+from infra.reclaim import Found, Swept, rows, sweep_all, sweep_staging
 from infra.store import Store
 from trainer_integration.deliver import deliver_left
 from trainer_integration.outbox import staged_in_outbox
@@ -30,17 +31,23 @@ async def reclaim_orphans(
     store_url: Annotated[str | None, Field(title="Store", description="object store; default: of the settings")] = None,
     dry_run: Annotated[bool, Field(title="Dry run", description="only list what would be deleted")] = False,
 ) -> int:
-    """Sweep a store (by default the one of this machine's settings) and every node's staging; gives the bytes freed."""
+    """Sweep a store (by default the one of this machine's settings) and every node's staging; gives the bytes freed.
+
+    What fails is shown with the rest, and fails the run once everything else is done.
+    """
     settings = load_settings(store_url=store_url)
-    found = await asyncio.to_thread(
-        sweep, Store(settings.store), settings.staging_dir, wanted=staged_in_outbox(settings.home), dry_run=dry_run
+    swept = await asyncio.to_thread(
+        sweep_all, Store(settings.store), settings.staging_dir, wanted=staged_in_outbox(settings.home), dry_run=dry_run
     )
-    found += await _on_other_nodes(settings, dry_run)
-    if not dry_run:
-        await _deliver_left(settings)
+    found = swept.found + await _on_other_nodes(settings, dry_run)
     freed = sum(item.size for item in found if item.deleted)
     logger.info("reclaimed %d bytes; %d of %d places deleted", freed, sum(item.deleted for item in found), len(found))
-    await acreate_table_artifact(rows(found), key="reclaimed", description=f"{freed:,} bytes freed in {settings.store}")
+    try:
+        if not dry_run:
+            await _deliver_left(settings)
+    finally:
+        await acreate_table_artifact(rows(found), key="reclaimed", description=f"{freed:,} bytes freed in {settings.store}")
+    swept.raise_first()
     return freed
 
 
@@ -59,14 +66,19 @@ async def _on_other_nodes(settings: Settings, dry_run: bool) -> list[Found]:
         swept = await on_other_hosts(sweep_staging_here, dry_run, staged_in_outbox(settings.home))
     except ServiceUnreachable as error:
         logger.warning("staging of other nodes was not swept: %s", error)
-        return []
+        return [Found.not_swept(f"other nodes of {settings.ray_address}", error)]
+    found: list[Found] = []
     for host, outcome in swept.items():
         if isinstance(outcome, PinpointError):
             logger.warning("staging of %s was not swept: %s", host, outcome)
-    return [item for outcome in swept.values() if not isinstance(outcome, PinpointError) for item in outcome]
+            outcome = [Found.not_swept(host, outcome)]
+        found += outcome
+    return found
 
 
 def sweep_staging_here(dry_run: bool, wanted: Sequence[Path] = ()) -> list[Found]:
     """`wanted` are of points whose outbox is on another node."""
-    settings = load_settings()
-    return sweep_staging(settings.staging_dir, [*wanted, *staged_in_outbox(settings.home)], dry_run=dry_run)
+    settings, swept = load_settings(), Swept()
+    with swept.going_on(f"{socket.gethostname()}:{settings.staging_dir}"):
+        swept.found += sweep_staging(settings.staging_dir, [*wanted, *staged_in_outbox(settings.home)], dry_run=dry_run)
+    return swept.found

@@ -58,7 +58,7 @@ def promise_of(folder: Path) -> Promise:
     from transformers import AutoConfig
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-    raw: dict[str, Any] = json.loads((folder / "config.json").read_text())
+    raw: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     kind = raw.get("model_type")
     if not isinstance(kind, str):
         raise ConfigInvalid("config.json names no model_type: save the model's own config", subject="config.json")

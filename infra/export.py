@@ -26,7 +26,8 @@ from infra.model import FileEntry, Manifest, StagedPart, TensorEntry
 from infra.snapshot import MANIFEST, read_manifest, validate, write_manifest
 from infra.store import Store
 from infra.transfer import Transfer
-from infra.validation.layout import INDEX, METADATA
+from infra.validation.adapters import ADAPTER_CONFIG, adapter_files, is_adapter, read_adapter
+from infra.validation.layout import CONFIG, INDEX, METADATA
 from infra.validation.readers import LocalFolder
 
 logger = logging.getLogger(__name__)
@@ -64,25 +65,31 @@ async def send(store: Store, folder: Path, files: Iterable[str], prefix: str) ->
     return Sent.of(await gather_all(send_one(name) for name in files))
 
 
-def send_part_there(store_url: str, part: StagedPart, prefix: str, *, with_metadata: bool) -> Sent:
+def send_part_there(store_url: str, part: StagedPart, prefix: str, *, with_metadata: bool, of_several: bool) -> Sent:
     """`send_part` for a process of its own on that host, which is killed if it is not to go on."""
     load_settings().export_s3()
-    return asyncio.run(send_part(Store(store_url), part, prefix, with_metadata=with_metadata))
+    return asyncio.run(send_part(Store(store_url), part, prefix, with_metadata=with_metadata, of_several=of_several))
 
 
-async def send_part(store: Store, part: StagedPart, prefix: str, *, with_metadata: bool) -> Sent:
-    """Sends what this host has of a staged model. Raises as `send`, and SnapshotMissing."""
-    return await send(store, Path(part.path), await asyncio.to_thread(_names_of, part, with_metadata), prefix)
+async def send_part(store: Store, part: StagedPart, prefix: str, *, with_metadata: bool, of_several: bool = False) -> Sent:
+    """Sends what this host has of a staged model or adapter; a part `of_several` has the weights that it names, or none.
+
+    Raises as `send`, and SnapshotMissing.
+    """
+    return await send(store, Path(part.path), await asyncio.to_thread(_names_of, part, with_metadata, of_several), prefix)
 
 
-def _names_of(part: StagedPart, with_metadata: bool) -> list[str]:
-    folder = Path(part.path)
-    here = {name for name, entry in LocalFolder(folder).entries().items() if not entry.stray}
+def _names_of(part: StagedPart, with_metadata: bool, of_several: bool) -> list[str]:
+    reader = LocalFolder(Path(part.path))
+    here = {name for name, entry in reader.entries().items() if not entry.stray}
     for lost in sorted(set(part.shards) - here):
-        raise SnapshotMissing(f"{folder / lost} is not on {socket.gethostname()}: staging did not finish, or it was freed")
-    if not part.shards:
-        return validate(folder)
-    return [*(sorted(here & {*METADATA, INDEX}) if with_metadata else []), *part.shards]
+        raise SnapshotMissing(
+            f"{reader.folder / lost} is not on {socket.gethostname()}: staging did not finish, or it was freed"
+        )
+    if not part.shards and not of_several:
+        return adapter_files(read_adapter(reader)) if is_adapter(reader) else validate(reader.folder)
+    metadata = {*METADATA, INDEX} if ADAPTER_CONFIG not in here else {*METADATA, ADAPTER_CONFIG} - {CONFIG}
+    return [*(sorted(here & metadata) if with_metadata else []), *part.shards]
 
 
 async def complete(store: Store, prefix: str, manifest: Manifest, owner: str) -> None:

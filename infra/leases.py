@@ -7,13 +7,14 @@ become a holder first, then look for an announced deletion. With a store that re
 other (Dekker's argument), in whatever order their steps fall.
 
 Layout: `leases/RUN/SNAPSHOT/holders/ID.json`, `leases/RUN/SNAPSHOT/deletions/ID` and `leases/RUN/SNAPSHOT/made`, by which a
-snapshot is known as ours even when nobody holds it, beside `snapshots/RUN/SNAPSHOT/...`.
+snapshot is known as ours even when nobody holds it, beside `snapshots/RUN/SNAPSHOT/...`; infra/handover.py has two more.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import re
 import threading
 import uuid
 from collections.abc import Iterator
@@ -25,12 +26,13 @@ from pydantic import TypeAdapter
 
 from infra.errors import ExportFailed, SnapshotMissing
 from infra.model import EvalPoint
-from infra.snapshot import MANIFEST, SNAPSHOTS
+from infra.snapshot import MANIFEST, PREFIX, SNAPSHOTS
 from infra.store import Store
 
 logger = logging.getLogger(__name__)
 LEASES = "leases"
 TTL_S = 120.0
+_RECORD = re.compile(rf"{LEASES}/(?P<home>[^/]+/[^/]+)/(made|(holders|deletions|sent|left|taken)/[^/]+)")
 Purpose = Literal["export", "read", "keep"]
 
 
@@ -47,16 +49,17 @@ class Holder:
 _HOLDER = TypeAdapter(Holder)
 
 
-def acquire(store: Store, prefix: str, *, owner: str, purpose: Purpose, ttl_s: float = TTL_S) -> Holder:
+def acquire(store: Store, prefix: str, *, owner: str, purpose: Purpose, ttl_s: float = TTL_S, by: str = "") -> Holder:
     """Becomes a holder of the snapshot at `prefix`; an `export` holder may do so before there is anything.
 
+    The holder's id, which is its alone, begins with `by`, the flow run that it works for, if it is given.
     Raises SnapshotMissing if the snapshot is being deleted or, for a reader, has no manifest.
     """
-    holder = Holder(owner=owner, purpose=purpose, ttl_s=ttl_s, id=uuid.uuid4().hex)
+    holder = Holder(owner=owner, purpose=purpose, ttl_s=ttl_s, id=f"{by}.{uuid.uuid4().hex}".lstrip("."))
     renew(store, prefix, holder)
     if purpose == "export":  # after the holder: a sweep that finds this must find who holds it
-        store.write(f"{_home(prefix)}/made", owner.encode())
-    if store.list(f"{_home(prefix)}/deletions"):
+        store.write(f"{home_of(prefix)}/made", owner.encode())
+    if store.list(f"{home_of(prefix)}/deletions"):
         release(store, prefix, holder)
         raise SnapshotMissing(f"{store.url_of(prefix)} is being deleted")
     if purpose != "export" and not store.exists(f"{prefix}/{MANIFEST}"):
@@ -67,7 +70,7 @@ def acquire(store: Store, prefix: str, *, owner: str, purpose: Purpose, ttl_s: f
 
 def renew(store: Store, prefix: str, holder: Holder) -> None:
     """Writes the holder again: it is alive for another `ttl_s` from now on the store's clock."""
-    store.write(f"{_home(prefix)}/holders/{holder.id}.json", _HOLDER.dump_json(holder))
+    store.write(f"{home_of(prefix)}/holders/{holder.id}.json", _HOLDER.dump_json(holder))
 
 
 def keep_hold(store: Store, prefix: str, owner: str) -> None:
@@ -78,13 +81,13 @@ def keep_hold(store: Store, prefix: str, owner: str) -> None:
     own = [holder for holder in live_holders(store, prefix) if (holder.owner, holder.purpose) == (owner, "export")]
     for holder in own:
         renew(store, prefix, holder)
-    if not own or store.list(f"{_home(prefix)}/deletions") or not store.exists(f"{_home(prefix)}/made"):
+    if not own or store.list(f"{home_of(prefix)}/deletions") or not store.exists(f"{home_of(prefix)}/made"):
         raise ExportFailed(f"{store.url_of(prefix)} is not {owner}'s any more: its lease expired while it was exported")
 
 
 def release(store: Store, prefix: str, holder: Holder) -> None:
     """Ends one's own hold; what is left of the snapshot is for `delete_unless_held` or the next sweep."""
-    store.delete(f"{_home(prefix)}/holders/{holder.id}.json")
+    store.delete(f"{home_of(prefix)}/holders/{holder.id}.json")
 
 
 @contextmanager
@@ -110,7 +113,7 @@ def kept_alive(store: Store, prefix: str, holder: Holder) -> Iterator[None]:
 
 def live_holders(store: Store, prefix: str, now: float | None = None) -> list[Holder]:
     """The holders that are alive now, by the store's clock."""
-    written = store.written(f"{_home(prefix)}/holders")
+    written = store.written(f"{home_of(prefix)}/holders")
     if not written:
         return []
     now = store.clock() if now is None else now
@@ -132,7 +135,7 @@ def delete_unless_held(store: Store, prefix: str, *, owner: str | None = None) -
 
     Interrupted anywhere, it is finished by the next call: the manifest goes first, the lease records last.
     """
-    mark = f"{_home(prefix)}/deletions/{uuid.uuid4().hex}"
+    mark = f"{home_of(prefix)}/deletions/{uuid.uuid4().hex}"
     store.write(mark, json.dumps({"by": owner or "sweep"}).encode())
     now = max(store.written(mark).values(), default=0.0)  # none: another deletion has finished meanwhile
     if any(holder.owner != owner for holder in live_holders(store, prefix, now)):
@@ -141,13 +144,13 @@ def delete_unless_held(store: Store, prefix: str, *, owner: str | None = None) -
     store.delete(f"{prefix}/{MANIFEST}")
     store.delete(prefix)
     store.abort_uploads(prefix)
-    store.delete(_home(prefix))
+    store.delete(home_of(prefix))
     return True
 
 
 def forget_stale_deletions(store: Store, prefix: str) -> None:
     """Takes back announcements of sweeps that were killed before they looked; for a snapshot that somebody holds."""
-    marks = store.written(f"{_home(prefix)}/deletions")
+    marks = store.written(f"{home_of(prefix)}/deletions")
     now = store.clock() if marks else 0.0
     for mark, at in marks.items():
         if now - at > TTL_S:
@@ -165,20 +168,29 @@ def delete_run(store: Store, run: str) -> None:
         store.delete(f"{prefix}/{MANIFEST}")
         store.delete(prefix)
         store.abort_uploads(prefix)
-        store.delete(_home(prefix))
+        store.delete(home_of(prefix))
 
 
 def sent_key(prefix: str, name: str) -> str:
     """Where it is noted that a file of the snapshot was sent whole, with its digest."""
-    return f"{_home(prefix)}/sent/{name}"
+    return f"{home_of(prefix)}/sent/{name}"
 
 
 def known(store: Store, run: str | None = None) -> list[str]:
-    """Prefixes of all snapshots (of a run) that have a lease record: those that Pinpoint made, and no others."""
-    homes = {"/".join(key.split("/")[1:3]) for key in store.list(LEASES if run is None else f"{LEASES}/{run}")}
-    return [f"{SNAPSHOTS}/{home}" for home in sorted(homes)]
+    """Prefixes of all snapshots (of a run) that have a lease record: those that Pinpoint made, and no others.
+
+    What somebody else put among the records stands for nothing, least of all for the folder of a whole run.
+    """
+    records = filter(None, map(_RECORD.fullmatch, store.list(LEASES if run is None else f"{LEASES}/{run}")))
+    prefixes = {f"{SNAPSHOTS}/{record['home']}" for record in records}
+    return sorted(filter(PREFIX.fullmatch, prefixes))
 
 
-def _home(prefix: str) -> str:
+def of_point(store: Store, point: EvalPoint) -> list[str]:
+    """Those of the point, however many exports of it were begun."""
+    return [prefix for prefix in known(store, point.run) if prefix.rpartition("/")[2].startswith(f"{point.key}-")]
+
+
+def home_of(prefix: str) -> str:
     """Where the lease records of a snapshot are."""
     return f"{LEASES}/{prefix.removeprefix(SNAPSHOTS + '/')}"

@@ -1,15 +1,17 @@
 """Of the snapshots that a run has retired the newest `keep` stay, and only whole ones; the others go at once, unless held.
 
-A kept snapshot has a holder that never expires, so no sweep takes it; it goes when newer ones are retired, or is released.
+The newest are those of the latest attempt, and of one attempt those of the latest steps: who resumes at an earlier step keeps
+what is measured from then on. A kept snapshot has a holder that never expires, so no sweep takes it; it goes when newer ones
+are retired, or is released.
 """
 
 from __future__ import annotations
 
 import logging
 
-from infra.leases import Holder, acquire, delete_unless_held, known, live_holders, owner_of, release
+from infra.leases import Holder, acquire, delete_unless_held, known, live_holders, of_point, owner_of, release
 from infra.model import EvalPoint
-from infra.snapshot import MANIFEST
+from infra.snapshot import MANIFEST, PREFIX
 from infra.store import Store
 
 logger = logging.getLogger(__name__)
@@ -19,12 +21,11 @@ KEEPER = "keep_snapshots"
 def retire_snapshots(store: Store, point: EvalPoint, keep: int) -> int:
     """Ends the point's own hold on its snapshots, finished or not; gives the bytes freed in its run."""
     freed = 0
-    for prefix in known(store, point.run):
-        if prefix.rpartition("/")[2].startswith(f"{point.key}-"):
-            if keep and store.exists(f"{prefix}/{MANIFEST}"):
-                _keep(store, prefix, owner_of(point))
-            else:
-                freed += _delete(store, prefix, owner_of(point))
+    for prefix in of_point(store, point):
+        if keep and store.exists(f"{prefix}/{MANIFEST}"):
+            _keep(store, prefix, owner_of(point))
+        else:
+            freed += _delete(store, prefix, owner_of(point))
     return freed + _trim(store, point.run, keep)
 
 
@@ -34,8 +35,13 @@ def release_kept(store: Store, run: str) -> int:
 
 
 def kept(store: Store, run: str) -> list[str]:
-    """Prefixes of the run's kept snapshots, by step and attempt."""
-    return [prefix for prefix in known(store, run) if _keepers(store, prefix)]
+    """Prefixes of the run's kept snapshots, the oldest first: by attempt, then by step."""
+    return sorted((prefix for prefix in known(store, run) if _keepers(store, prefix)), key=_age)
+
+
+def _age(prefix: str) -> tuple[int, int, str]:
+    name = PREFIX.fullmatch(prefix)
+    return (int(name["attempt"]), int(name["step"]), prefix) if name else (0, 0, prefix)
 
 
 def _keep(store: Store, prefix: str, owner: str) -> None:

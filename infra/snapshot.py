@@ -6,6 +6,7 @@ opened. Header format: https://github.com/huggingface/safetensors#format
 
 from __future__ import annotations
 
+import re
 import socket
 import uuid
 from collections.abc import Iterable
@@ -16,13 +17,14 @@ from pydantic import TypeAdapter
 
 from infra.digests import digest_file
 from infra.errors import SnapshotInvalid, SnapshotMissing
-from infra.model import BaseModelRef, EvalPoint, FileEntry, Manifest, TensorEntry
+from infra.model import RUN_NAME, BaseModelRef, EvalPoint, FileEntry, Manifest, TensorEntry
 from infra.store import Store
 from infra.validation.layout import METADATA, read_contents
 from infra.validation.readers import LocalFolder
 
 SNAPSHOTS = "snapshots"
 MANIFEST = "manifest.json"
+PREFIX = re.compile(rf"{SNAPSHOTS}/(?P<run>{RUN_NAME.pattern})/step(?P<step>\d{{8,}})-a(?P<attempt>\d+)-[0-9a-f]{{8}}")
 _MANIFEST = TypeAdapter(Manifest)
 
 
@@ -67,7 +69,7 @@ def _content_digest(files: dict[str, FileEntry], tensors: dict[str, TensorEntry]
 
 
 def new_prefix(point: EvalPoint) -> str:
-    """A prefix of the store that no other attempt to export this point has used or will use."""
+    """A prefix of the store that no other attempt to export this point has used or will use; `PREFIX` matches it."""
     return f"{SNAPSHOTS}/{point.run}/{point.key}-{uuid.uuid4().hex[:8]}"
 
 

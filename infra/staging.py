@@ -10,9 +10,11 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import time
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from infra.model import EvalPoint
@@ -46,8 +48,18 @@ def stale_staged(staging_dir: Path, wanted: Iterable[Path]) -> dict[Path, int]:
         except (FileNotFoundError, ValueError):
             continue  # freed meanwhile, or being made
         if over and folder.absolute() not in keep:
-            found[folder] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+            found[folder] = sum(file.st_size for file in _files(folder))
     return found
+
+
+def _files(folder: Path) -> Iterator[os.stat_result]:
+    """Those that are there, however many of them somebody else is freeing at this moment."""
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with suppress(FileNotFoundError):
+                status = os.stat(os.path.join(place, name))
+                if stat.S_ISREG(status.st_mode):
+                    yield status
 
 
 def lock_spare(folder: Path) -> int | None:
@@ -100,7 +112,7 @@ def free_unlocked(staging_dir: Path, *, dry_run: bool) -> dict[Path, int]:
         lock = lock_spare(folder)
         if lock is None:
             continue
-        found[folder] = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file() and file.stat().st_nlink == 1)
+        found[folder] = sum(file.st_size for file in _files(folder) if file.st_nlink == 1)
         if dry_run:
             os.close(lock)
         else:

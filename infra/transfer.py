@@ -1,6 +1,7 @@
 """A transfer goes on as long as bytes move: it is ended when it is asked to end, or when nothing has moved for too long.
 
-A slow store is not a dead one, so no transfer has a total time of its own.
+A slow store is not a dead one, so no transfer has a total time of its own. Whoever copies looks between two blocks: a write
+that a file system never answers, a hung NFS's for one, is not ended by this.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ async def export(request: EvalRequest, prefix: str) -> SnapshotRef:
     if "://" in request.source.path:
         return await asyncio.to_thread(_stored, request)
     folder = await asyncio.to_thread(Path(request.source.path).absolute)
-    files, base = await asyncio.to_thread(_examined, folder, request)
+    files, base = await asyncio.to_thread(_examined, LocalFolder(folder), request)
     if not request.source.staged:
         described = await asyncio.to_thread(_described, folder, files, request)
         manifest = assemble(described.files, described.tensors, request.point, base)
@@ -73,17 +73,17 @@ def _stored(request: EvalRequest) -> SnapshotRef:
     return SnapshotRef(point=request.point, location=place.location, manifest=described, owned=False)
 
 
-def _examined(folder: Path, request: EvalRequest) -> tuple[list[str], BaseModelRef | None]:
-    """The files to export, after the full validation: before a byte is sent or any engine is touched.
+def _examined(reader: CheckpointReader, request: EvalRequest) -> tuple[list[str], BaseModelRef | None]:
+    """The files to export, after the full validation: before any engine is touched.
 
     An adapter is exported alone, and names its base by digest. See docs/checkpoints.md.
     """
-    reader = LocalFolder(folder)
     if not is_adapter(reader):
         return _valid(reader, request), None
     base = base_of(reader, request.source.base)
     if not isinstance(base, LocalFolder):
-        raise AdapterInvalid(f"base {base.location} of adapter {folder} is no local folder: fetch it", subject=base.location)
+        message = f"base {base.location} of adapter {reader.location} is no local folder: fetch it"
+        raise AdapterInvalid(message, subject=base.location)
     base_files = _valid(base, request)
     files = adapter_files(examine_adapter(reader, base))
     manifest = describe_once(Store(request.store_url), base.folder, base_files, request.point)
@@ -117,14 +117,14 @@ async def _send_parts(request: EvalRequest, parts: tuple[StagedPart, ...], prefi
     store, point = Store(request.store_url), request.point
 
     async def send_one(part: StagedPart) -> Sent:
-        with_metadata = part is parts[0]
+        which = {"with_metadata": part is parts[0], "of_several": len(parts) > 1}
         if not part.host:
-            return await send_part(store, part, prefix, with_metadata=with_metadata)
-        return await on_host(part.host, partial(send_part_there, store.url, part, prefix, with_metadata=with_metadata))
+            return await send_part(store, part, prefix, **which)
+        return await on_host(part.host, partial(send_part_there, store.url, part, prefix, **which))
 
     sent = Sent.of(await gather_all(send_one(part) for part in parts))
-    await asyncio.to_thread(_valid, StorePrefix(store, prefix), request)
-    manifest = assemble(sent.files, sent.tensors, point)
+    _, base = await asyncio.to_thread(_examined, StorePrefix(store, prefix), request)
+    manifest = assemble(sent.files, sent.tensors, point, base)
     await complete(store, prefix, manifest, owner_of(point))
     hosts = ", ".join(part.host or socket.gethostname() for part in parts)
     logger.info("exported %s: %d bytes sent from %s to %s", point.name, sent.n_bytes, hosts, store.url_of(prefix))

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import anyio
 from prefect import task
+from prefect.runtime import flow_run
 
 from infra.concurrency import gather_all
 from infra.errors import PinpointError, ServiceUnreachable, StoreError
 from infra.fleet.nodes import on_host, places
-from infra.leases import Holder, Purpose, acquire, kept_alive, owner_of, release
+from infra.handover import take
+from infra.leases import Holder, acquire, kept_alive, owner_of, release
 from infra.model import EvalPoint, EvalRequest, SnapshotSource, StagedPart
 from infra.retention import retire_snapshots
 from infra.snapshot import SNAPSHOTS, new_prefix
@@ -32,20 +34,33 @@ TIMEOUT_S = 120
 
 @asynccontextmanager
 async def owning(request: EvalRequest) -> AsyncIterator[str]:
-    """The prefix for this point's snapshot, leased before its first byte and retired at the end; "" for a foreign one."""
+    """The prefix for this point's snapshot, leased before its first byte and retired at the end; "" for a foreign one.
+
+    It is a new one, or that of a killed start of the same flow run, with what that had sent.
+    """
     if not request.source.staged:
         async with reading(request, request.source.path):
             yield ""
         return
-    prefix = new_prefix(request.point)
+    store = Store(request.store_url)
     try:
-        async with _held(Store(request.store_url), prefix, request.point, "export"):
+        prefix, holder = await asyncio.to_thread(_begun, store, request.point, flow_run.id or "")
+        with kept_alive(store, prefix, holder):
             yield prefix
     finally:
         with anyio.move_on_after(TIMEOUT_S, shield=True) as limit:
             await _retire(request)
         if limit.cancelled_caught:
             logger.error("%s was not retired within %d s: the next sweep will", request.point.name, TIMEOUT_S)
+
+
+def _begun(store: Store, point: EvalPoint, by: str) -> tuple[str, Holder]:
+    taken = take(store, point, by) if by else None
+    if taken is not None:
+        logger.info("export of %s goes on at %s", point.name, store.url_of(taken[0]))
+        return taken
+    prefix = new_prefix(point)
+    return prefix, acquire(store, prefix, owner=owner_of(point), purpose="export", by=by)
 
 
 @asynccontextmanager
@@ -59,20 +74,13 @@ async def reading(request: EvalRequest, location: str) -> AsyncIterator[None]:
     if prefix is None or not prefix.startswith(f"{SNAPSHOTS}/"):
         yield
         return
-    async with _held(store, prefix, request.point, "read"):
-        yield
-
-
-@asynccontextmanager
-async def _held(store: Store, prefix: str, point: EvalPoint, purpose: Purpose) -> AsyncIterator[None]:
-    holder = await asyncio.to_thread(acquire, store, prefix, owner=owner_of(point), purpose=purpose)
+    holder = await asyncio.to_thread(acquire, store, prefix, owner=owner_of(request.point), purpose="read")
     try:
         with kept_alive(store, prefix, holder):
             yield
     finally:
-        if purpose == "read":  # an export is ended by retiring what it made
-            with anyio.move_on_after(TIMEOUT_S, shield=True):
-                await _release(store, prefix, holder)
+        with anyio.move_on_after(TIMEOUT_S, shield=True):
+            await _release(store, prefix, holder)
 
 
 async def _release(store: Store, prefix: str, holder: Holder) -> None:

@@ -53,7 +53,7 @@ def base_of(reader: CheckpointReader, given: str | None) -> CheckpointReader:
 def read_adapter_config(reader: CheckpointReader) -> Mapping[str, Any]:
     """Raises AdapterInvalid for a config that can't be read or is of another method than LoRA."""
     try:
-        config = json.loads(reader.read_range(ADAPTER_CONFIG, 0, reader.entries()[ADAPTER_CONFIG].size))
+        config = json.loads(reader.read_range(ADAPTER_CONFIG, 0, reader.entries()[ADAPTER_CONFIG].size).decode())
         kind, rank = str(config["peft_type"]).upper(), config["r"]
     except (ValueError, KeyError, TypeError, RecursionError):
         message = f"{ADAPTER_CONFIG} in {reader.location} can't be read as a LoRA adapter's: save the adapter again"
@@ -86,7 +86,7 @@ def examine_adapter(reader: CheckpointReader, base: CheckpointReader, report: Re
     Raises SnapshotMissing if there is nothing, AdapterInvalid or WeightsMissing if there is nothing to compare.
     """
     turned = bool(read_adapter_config(reader).get("fan_in_fan_out"))
-    contents = _read(reader)
+    contents = read_adapter(reader)
     check_adapter(contents.spans, read_contents(base).spans, contents.location, report, turned=turned)
     check_finite(contents, report)
     return contents
@@ -97,7 +97,8 @@ def adapter_files(contents: Contents) -> list[str]:
     return [*(name for name in contents.metadata if name != CONFIG), ADAPTER_CONFIG, ADAPTER_WEIGHTS]
 
 
-def _read(reader: CheckpointReader) -> Contents:
+def read_adapter(reader: CheckpointReader) -> Contents:
+    """What is there, not compared with any base. Raises WeightsMissing, PickleOnly, or as `read_header`."""
     contents = Contents(reader=reader, entries=reader.entries())
     if ADAPTER_WEIGHTS not in contents.entries:
         if "adapter_model.bin" in contents.entries:

@@ -119,14 +119,16 @@ def _copy_metadata(contents: Contents, folder: Path, report: Report) -> bool:
         (folder / name).write_bytes(contents.read(name))
     for name in (CONFIG, GENERATION, TOKENIZER_CONFIG):
         if (folder / name).is_file() and not isinstance(_json_of(folder / name), dict):
-            report(ConfigInvalid(f"{name} is not a JSON object: save it again", subject=name))
+            message = f"{name} is not a JSON object in UTF-8 without a byte order mark: save it again"
+            report(ConfigInvalid(message, subject=name))
             return False
     return (folder / CONFIG).is_file()
 
 
 def _json_of(path: Path) -> Any:
+    """As strict as transformers, which takes UTF-8 alone, where `json` by itself guesses the encoding of bytes."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(path.read_bytes().decode())
     except (ValueError, RecursionError):
         return None
 

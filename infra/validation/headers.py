@@ -51,7 +51,7 @@ def read_header(reader: CheckpointReader, name: str, size: int) -> dict[str, Ten
     start = 8 + length
     raw = first[8:start] if start <= len(first) else reader.read_range(name, 8, start)
     try:
-        header: dict[str, Any] = json.loads(raw, object_pairs_hook=_without_repeats)
+        header: dict[str, Any] = json.loads(raw.decode(), object_pairs_hook=_without_repeats)
     except (ValueError, RecursionError):
         raise FileDamaged(f"{name} has an unreadable safetensors header: save or copy it again", subject=name) from None
     try:

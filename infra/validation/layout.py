@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -46,6 +46,7 @@ METADATA = (
 )
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 _WEIGHTS = re.compile(r"model(-\d+-of-(\d+))?\.safetensors")
+_BESIDE = {"adapter_model.safetensors", "consolidated.safetensors"}  # PEFT's, and Mistral's own layout of the same weights
 _PICKLE = re.compile(r"(pytorch_model|consolidated|model|tf_model)\b.*\.(bin|pt|pth|ckpt|pkl)")
 Report = Callable[[SnapshotInvalid], None]
 
@@ -119,10 +120,19 @@ def _find_shards(contents: Contents, report: Report) -> None:
         contents.whole = False
         report(_no_weights(contents))
         return
-    for shard in sorted(set(filter(_WEIGHTS.fullmatch, names)) - set(contents.shards)):
-        by = INDEX if INDEX in names else f"{SINGLE}, which makes it one file,"
-        message = f"{shard} in {place} is not named by {by}: it is of another save, remove it or mend the index"
-        report(ShardUnlisted(message, subject=shard))
+    for shard in sorted(_weight_files(names) - set(contents.shards)):
+        why = f"is not named by {INDEX}" if INDEX in names else f"lies beside {SINGLE}, which has the whole model,"
+        remedy = "remove it, or mend the index" if INDEX in names else "remove it"
+        report(ShardUnlisted(f"{shard} in {place} {why} and is of another save: {remedy}", subject=shard))
+
+
+def _weight_files(names: Iterable[str]) -> set[str]:
+    """Those that would be loaded, or are of another save. Without an index SGLang loads every file that it does not know to be
+    something else (sglang/srt/model_loader/weight_utils.py, filter_duplicate_safetensors_files), transformers one.
+    """
+    if INDEX in names:
+        return set(filter(_WEIGHTS.fullmatch, names))
+    return {name for name in names if name.endswith(".safetensors") and not name.startswith(".")} - _BESIDE
 
 
 def _no_weights(contents: Contents) -> SnapshotInvalid:
@@ -143,7 +153,7 @@ def _read_index(contents: Contents, report: Report) -> None:
     try:
         if names[INDEX].size > MAX_INDEX_BYTES:
             raise ValueError(names[INDEX].size)
-        promised: dict[str, str] = json.loads(contents.read(INDEX))["weight_map"]
+        promised: dict[str, str] = json.loads(contents.read(INDEX).decode())["weight_map"]
         shards = sorted(set(promised.values()))
         outside = [shard for shard in shards if re.split(r"[/\\]", shard) != [shard] or shard in ("", ".", "..")]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):

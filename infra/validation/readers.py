@@ -5,6 +5,7 @@ What a folder lists is judged before it is opened: a link that leaves the folder
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable, Iterator, Sequence
@@ -79,17 +80,18 @@ class LocalFolder:
     def _judged(self, found: list[os.DirEntry[str]]) -> Iterator[tuple[str, Entry]]:
         homes = self._homes()
         for item in found:
-            target = Path(item.path).resolve()
-            if item.is_symlink() and not any(target.is_relative_to(home) for home in homes):
-                yield item.name, Entry(0, "is a link that leaves the folder")
-                continue
+            status: os.stat_result | None = None
             try:
                 status = item.stat()
-            except OSError:  # a link to nothing, or gone meanwhile
-                continue
-            if stat.S_ISREG(status.st_mode):
+            except OSError as error:  # else a link to nothing, or gone meanwhile
+                if error.errno == errno.ELOOP:
+                    yield item.name, Entry(0, "is a link that leads to itself")
+                    continue
+            if item.is_symlink() and not any(Path(item.path).resolve().is_relative_to(home) for home in homes):
+                yield item.name, Entry(0, "is a link that leaves the folder")
+            elif status is not None and stat.S_ISREG(status.st_mode):
                 yield item.name, Entry(status.st_size)
-            elif not stat.S_ISDIR(status.st_mode):
+            elif status is not None and not stat.S_ISDIR(status.st_mode):
                 yield item.name, Entry(0, "is a device or a pipe, not a file")
 
     def _homes(self) -> list[Path]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from infra.errors import ChatTemplateMissing, EosDisagrees, SnapshotInvalid, TokenizerInvalid, TokenizerTooLarge
+from infra.errors import ChatTemplateMissing, ConfigInvalid, EosDisagrees, SnapshotInvalid, TokenizerInvalid, TokenizerTooLarge
 from infra.validation.layout import Report
 
 GENERATION = "generation_config.json"
@@ -38,16 +38,25 @@ def check_tokenizer(
     if isinstance(size, int) and largest >= size:
         message = f"tokenizer.json gives token {token!r} the id {largest}, but config.json has vocab_size {size}"
         report(TokenizerTooLarge(f"{message}: save this model's tokenizer, or resize its embedding", subject="tokenizer.json"))
-    fault = _eos_fault(tokenizer.eos_token_id, _ids(config), _ids(generation), size)
-    if fault is not None:
+    stated, generated = config.get("eos_token_id"), generation.get("eos_token_id")
+    faults = [_no_ids("config.json", stated), _no_ids(GENERATION, generated)]
+    if not any(faults):
+        faults = [_eos_fault(tokenizer.eos_token_id, _ids(stated), _ids(generated), size)]
+    for fault in filter(None, faults):
         report(fault)
     if needs_chat_template and not tokenizer.chat_template:
         message = "chat_template.jinja is missing, but the suite renders prompts with it: save it with the tokenizer"
         report(ChatTemplateMissing(f"{message}, or set apply_chat_template: false", subject="chat_template.jinja"))
 
 
-def _ids(config: Mapping[str, Any]) -> set[int] | None:
-    stated = config.get("eos_token_id")
+def _no_ids(name: str, stated: Any) -> SnapshotInvalid | None:
+    if all(type(one) is int for one in (stated if isinstance(stated, list | tuple) else [0 if stated is None else stated])):
+        return None
+    message = f"{name} has eos_token_id {stated!r:.60}, which is neither a number nor a list of numbers: save it again"
+    return ConfigInvalid(message, subject=name)
+
+
+def _ids(stated: Any) -> set[int] | None:
     return None if stated is None else set(stated) if isinstance(stated, list | tuple) else {stated}
 
 
@@ -75,7 +84,7 @@ def _text(ids: set[int] | None) -> str:
 def read_generation(folder: Path) -> dict[str, Any]:
     """{} if there is none. Raises ValueError if it can't be read."""
     path = folder / GENERATION
-    found: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {}
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return found if isinstance(found, dict) else {}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -19,7 +20,9 @@ from infra.fleet import lease as leasing
 from infra.fleet.nodes import on_host, on_node
 from infra.model import EvalPoint, EvalReport, SkippedPoint, SnapshotSource, StagedPart
 from infra.staging import new_staged
+from infra.validation.adapters import ADAPTER_WEIGHTS
 from tests.end_to_end.points import Points, wait_until
+from tests.infra.adapters import make_adapter
 from tests.infra.models import read_tensors, spread
 from tests.services.stack import RunningStack
 
@@ -66,6 +69,19 @@ def test_each_host_sends_its_part_and_frees_it(other_node: str, points: Points) 
     request = points.request(1)
     source = request.source.model_copy(update={"parts": split(points, 1)})
     points.submit(request.model_copy(update={"source": source}))
+    record = points.record(1)
+    assert isinstance(record, EvalReport), record
+    wait_until(points.nothing_left)
+
+
+def test_an_adapter_is_sent_by_the_host_that_has_it(other_node: str, points: Points, model: Path) -> None:
+    request = points.request(1)
+    folder, here = Path(request.source.path), points.staging / "1-here"
+    shutil.rmtree(folder)
+    make_adapter(model, folder, scale=0.5)
+    here.mkdir()
+    parts = StagedPart(host=OTHER, path=str(folder), shards=(ADAPTER_WEIGHTS,)), StagedPart(path=str(here))
+    points.submit(request.model_copy(update={"source": request.source.model_copy(update={"parts": parts})}))
     record = points.record(1)
     assert isinstance(record, EvalReport), record
     wait_until(points.nothing_left)

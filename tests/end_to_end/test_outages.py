@@ -11,7 +11,7 @@ import psutil
 
 from infra import leases
 from infra.model import EvalPoint, EvalReport, Sampling, SkippedPoint
-from infra.records import now
+from infra.records import find, now
 from infra.snapshot import new_prefix
 from tests.end_to_end.points import Points, has_ended, patiently, state_of, wait_until
 from tests.services.stack import RunningStack
@@ -81,15 +81,16 @@ def test_a_point_past_its_deadline_is_a_timeout(services: RunningStack, points: 
 
 
 def flow_process(flow_run_id: str) -> psutil.Process | None:
-    """The process of a flow run, by the id that the runner put into its environment."""
+    """The process of a flow run, by the id that the runner put into its environment: its children, all younger, have it too."""
+    found: list[tuple[float, psutil.Process]] = []
     for process in psutil.process_iter():
         try:
-            variables = process.environ()
+            variables, born = process.environ(), process.create_time()
         except (psutil.AccessDenied, psutil.NoSuchProcess, psutil.ZombieProcess):
             continue
         if flow_run_id in (variables.get("PREFECT__FLOW_RUN_ID"), variables.get("PREFECT_FLOW_RUN_ID")):
-            return process
-    return None
+            found.append((born, process))
+    return min(found, key=lambda one: one[0])[1] if found else None
 
 
 def kill_run(services: RunningStack, points: Points, flow_run_id: str, start: int) -> None:
@@ -105,11 +106,23 @@ def kill_run(services: RunningStack, points: Points, flow_run_id: str, start: in
     os.kill(process.pid, signal.SIGKILL)
 
 
+def snapshots(points: Points) -> set[str]:
+    return {key.split("/")[2] for key in points.store.list("snapshots")}
+
+
 def test_a_killed_flow_begins_again_and_goes_on_where_it_was(services: RunningStack, points: Points) -> None:
     slow = points.dataset.model_copy(update={"sampling": Sampling(max_new_tokens=100), "samples_per_prompt": 50})
     flow_run_id = points.submit(points.request(4, dataset=slow))
     wait_until(lambda: any("/log/rows/" in key for key in points.store.list(f"runs/{points.run}/points")), 120)
+    exported = snapshots(points)
     kill_run(services, points, flow_run_id, 1)
+
+    def ended() -> bool:
+        exported.update(snapshots(points))
+        return find(points.store, EvalPoint(run=points.run, step=4), "suite") is not None
+
+    wait_until(ended, 240)
+    assert len(exported) == 1  # what the first start had sent was not sent again
     record = points.record(4)
     assert isinstance(record, EvalReport), record
     assert record.results[0].n_samples == 40 * 50

@@ -59,6 +59,8 @@ class FakePrefect(WireServer):
                 return self._create(body)
             case ("GET", ["flow_runs", id]):
                 return self._read(id)
+            case ("POST", ["flow_runs", id, "set_state"]):
+                return self._set_state(id, body["state"])
         return Answer({"detail": "Not Found"}, 404)
 
     def _create(self, body: dict[str, Any]) -> Answer:
@@ -79,3 +81,11 @@ class FakePrefect(WireServer):
         if not found:
             return Answer({"detail": "Flow run not found"}, 404)
         return Answer({"id": id, "state": found[0].state})
+
+    def _set_state(self, id: str, state: dict[str, str]) -> Answer:
+        with self.lock:
+            found = [run for run in self.runs if run.id == id and not self.forgets]
+            if not found:
+                return Answer({"detail": "Flow run not found"}, 404)
+            found[0].state = state
+        return Answer({"state": state, "status": "ACCEPT", "details": {}}, 201)

@@ -13,11 +13,14 @@ from prefect.settings import PREFECT_API_URL, temporary_settings
 from prefect.states import Cancelled, Crashed
 
 from flows.beginning_again import STARTS, begins_again
+from infra import leases
+from infra.handover import take
 from infra.model import LedgerTry
 from infra.records import commit
+from infra.snapshot import new_prefix
 from infra.store import Store
 from tests.fakes.wire import Answer, WireServer
-from tests.infra.examples import SKIPPED, request
+from tests.infra.examples import POINT, SKIPPED, request
 
 
 class Prefect(WireServer):
@@ -51,6 +54,16 @@ def prefect() -> Iterator[Prefect]:
 def test_one_that_was_killed_once_is_started_again(prefect: Prefect, tmp_path: Path) -> None:
     assert begins_again(request(store_url=tmp_path.as_uri()), RUN, Crashed(message="killed"))
     assert prefect.states() == ["AwaitingRetry"]
+
+
+def test_what_it_had_exported_is_left_to_its_next_start_and_to_no_other(prefect: Prefect, tmp_path: Path) -> None:
+    store, prefixes = Store(tmp_path.as_uri()), [new_prefix(POINT), new_prefix(POINT)]
+    for prefix, by in zip(prefixes, (str(RUN.id), str(uuid.uuid4())), strict=True):
+        leases.acquire(store, prefix, owner=leases.owner_of(POINT), purpose="export", by=by)
+    assert begins_again(request(store_url=store.url), RUN, Crashed())
+    taken = take(store, POINT, str(RUN.id))
+    assert taken is not None
+    assert taken[0] == prefixes[0]
 
 
 def test_one_that_was_killed_before_is_not(prefect: Prefect, tmp_path: Path) -> None:

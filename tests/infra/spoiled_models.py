@@ -141,6 +141,22 @@ def _text(name: str, text: str) -> Spoil:
     return lambda folder: (folder / name).write_text(text)
 
 
+def _encoded(name: str, encoding: str) -> Spoil:
+    return lambda folder: (folder / name).write_bytes((folder / name).read_text().encode(encoding))
+
+
+def _looped(name: str) -> Spoil:
+    def spoil(folder: Path) -> None:
+        (folder / name).unlink()
+        (folder / name).symlink_to(name)
+
+    return spoil
+
+
+def _again(name: str, other: str) -> Spoil:
+    return lambda folder: (folder / other).write_bytes((folder / name).read_bytes())
+
+
 def _gone(name: str) -> Spoil:
     return lambda folder: (folder / name).unlink()
 
@@ -219,12 +235,17 @@ FAULTS = (
           lambda f: (f / "model-00003-of-00003.safetensors").write_bytes((f / FIRST).read_bytes())),
     Fault("single file of another save", errors.ShardUnlisted, "model.safetensors",
           lambda f: (f / "model.safetensors").write_bytes((f / FIRST).read_bytes())),
+    *(Fault(f"{name} beside a single file", errors.ShardUnlisted, name,
+            _again("model.safetensors", name), of="untied Qwen3")
+      for name in ("old_shard.safetensors", "model.fp16.safetensors", "mtp.safetensors")),
     Fault("shards without an index", errors.IndexInvalid, INDEX, _gone(INDEX)),
     Fault("pickle only", errors.PickleOnly, "pytorch_model.bin", _pickled),
     Fault("absolute path in the index", errors.PathOutside, "/etc/passwd", _index_outside),
     Fault("shard is a link outside", errors.PathOutside, SECOND, _linked(SECOND), links=True),
     Fault("config is a link outside", errors.PathOutside, "config.json", _linked("config.json"), links=True),
     Fault("shard is a pipe", errors.PathOutside, SECOND, _pipe(SECOND), links=True),
+    Fault("shard is a link to itself", errors.PathOutside, SECOND, _looped(SECOND), links=True),
+    Fault("config is a link to itself", errors.PathOutside, "config.json", _looped("config.json"), links=True),
     Fault("config needs code", errors.RemoteCodeRefused, "config.json", _json("config.json", auto_map={"AutoConfig": "m.C"})),
     Fault("tokenizer needs code", errors.RemoteCodeRefused, "tokenizer_config.json",
           _json("tokenizer_config.json", auto_map={"AutoTokenizer": ["t.T", None]})),
@@ -232,6 +253,14 @@ FAULTS = (
     Fault("config without a model type", errors.ConfigInvalid, "config.json", _text("config.json", "{}")),
     Fault("config of no model", errors.ConfigInvalid, "config.json", _json("config.json", hidden_size="many")),
     Fault("generation config is a list", errors.ConfigInvalid, "generation_config.json", _text("generation_config.json", "[]")),
+    *(Fault(f"{file} in {encoding}", errors.ConfigInvalid, file, _encoded(file, encoding))
+      for file in ("config.json", "generation_config.json", "tokenizer_config.json") for encoding in ("utf-8-sig", "utf-16")),
+    *(Fault(f"{file} in {encoding}", kind, file, _encoded(file, encoding)) for encoding in ("utf-8-sig", "utf-16")
+      for file, kind in ((INDEX, errors.IndexInvalid), ("tokenizer.json", errors.TokenizerInvalid))),
+    *(Fault(f"{file} with eos {ids}", errors.ConfigInvalid, file, _json(file, eos_token_id=ids))
+      for file in ("config.json", "generation_config.json") for ids in ([2, "x"], {"a": 1}, [[1], [2]], "x", [2.5], True)),
+    Fault("unknown architecture: eos of a word", errors.ConfigInvalid, "config.json",
+          _json("config.json", model_type="novel", eos_token_id=[1, "x"])),
     Fault("tokenizer is not JSON", errors.TokenizerInvalid, "tokenizer.json", _text("tokenizer.json", "{")),
     Fault("no tokenizer", errors.TokenizerInvalid, "tokenizer.json", _gone("tokenizer.json")),
     Fault("tokenizer of a larger model", errors.TokenizerTooLarge, "tokenizer.json", _token_beyond),

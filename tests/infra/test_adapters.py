@@ -15,13 +15,13 @@ from prefect.logging import disable_run_logger
 
 from infra import errors, leases
 from infra.foreign import describe_once
-from infra.model import BaseModelRef, DatasetSpec, EvalPoint, EvalRequest, SnapshotSource, Suite
+from infra.model import BaseModelRef, DatasetSpec, EvalPoint, EvalRequest, SnapshotSource, StagedPart, Suite
 from infra.snapshot import describe, new_prefix, read_manifest, validate
 from infra.store import Store
 from infra.validation.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_files, examine_adapter
 from infra.validation.examination import examine
 from infra.validation.readers import LocalFolder
-from tasks.export import export
+from tasks.export import _send_parts, export
 from tests.infra import models
 from tests.infra.adapters import make_adapter
 from tests.infra.examples import POINT
@@ -182,6 +182,48 @@ async def test_an_adapter_is_exported_alone_with_its_base_named_by_digest(base: 
     assert read_manifest(store, prefix) == snapshot.manifest
     assert sorted(snapshot.manifest.files) == [ADAPTER_CONFIG, ADAPTER_WEIGHTS]
     assert set(store.list(prefix)) == {f"{prefix}/{name}" for name in (ADAPTER_CONFIG, ADAPTER_WEIGHTS, "manifest.json")}
+
+
+def parts_of(adapter: Path, how: str) -> tuple[StagedPart, ...]:
+    """The adapter, which lies as exporters stage it; the second host's folder is `apart`."""
+    apart, shards = adapter.with_name("apart"), (ADAPTER_WEIGHTS,)
+    apart.mkdir()
+    if how == "weights elsewhere":
+        (adapter / ADAPTER_WEIGHTS).rename(apart / ADAPTER_WEIGHTS)
+        return StagedPart(path=str(adapter)), StagedPart(path=str(apart), shards=shards)
+    first = StagedPart(path=str(adapter), shards=() if how == "one host" else shards)
+    return (first, StagedPart(path=str(apart))) if how == "nothing elsewhere" else (first,)
+
+
+@pytest.mark.parametrize("how", ["one host", "one host, named", "nothing elsewhere", "weights elsewhere"])
+async def test_an_adapter_that_other_hosts_have_is_exported_as_one_that_lies_here(
+    base: Path, adapter: Path, tmp_path: Path, how: str
+) -> None:
+    store, prefixes = Store((tmp_path / "store").as_uri()), [new_prefix(POINT), new_prefix(POINT)]
+    (adapter / "chat_template.jinja").write_text("own")
+    (adapter / "config.json").write_text("{}")
+    for prefix in prefixes:
+        leases.acquire(store, prefix, owner=leases.owner_of(POINT), purpose="export")
+    with disable_run_logger():
+        here = await export.fn(request(adapter, store, staged=True), prefixes[0])
+        parts = parts_of(adapter, how)
+        snapshot = await _send_parts(request(adapter, store, staged=True, parts=parts), parts, prefixes[1])
+    assert snapshot.manifest == here.manifest == read_manifest(store, prefixes[1])
+    assert sorted(snapshot.manifest.files) == [ADAPTER_CONFIG, ADAPTER_WEIGHTS, "chat_template.jinja"]
+    assert {key.rpartition("/")[2] for key in store.list(prefixes[1])} == {*snapshot.manifest.files, "manifest.json"}
+
+
+async def test_an_adapter_that_other_hosts_have_is_refused_if_it_is_of_another_base(adapter: Path, tmp_path: Path) -> None:
+    other, store, prefix = (
+        models.model("Qwen3-MoE", tmp_path / "other"),
+        Store((tmp_path / "store").as_uri()),
+        new_prefix(POINT),
+    )
+    leases.acquire(store, prefix, owner=leases.owner_of(POINT), purpose="export")
+    parts = parts_of(adapter, "weights elsewhere")
+    with disable_run_logger(), pytest.raises(errors.AdapterUnmatched):
+        await export.fn(request(adapter, store, staged=True, parts=parts, base=str(other)), prefix)
+    assert not store.exists(f"{prefix}/manifest.json")
 
 
 async def test_the_same_adapter_on_another_base_is_another_snapshot(base: Path, adapter: Path, tmp_path: Path) -> None:

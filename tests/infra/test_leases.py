@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra import leases
+from infra import leases, reclaim
 from infra.errors import SnapshotMissing
 from infra.model import EvalPoint
 from infra.retention import retire_snapshots
@@ -135,6 +135,22 @@ def test_what_has_no_lease_record_is_not_ours_and_is_left_alone(store: Store) ->
     assert leases.known(store) == []
     assert retire_snapshots(store, POINT, 0) == 0
     assert store.exists(f"{PREFIX}/{MANIFEST}")
+
+
+def test_what_strays_among_the_lease_records_stands_for_no_snapshot_and_stops_no_sweep(store: Store, tmp_path: Path) -> None:
+    holder, name = exported(store), PREFIX.rpartition("/")[2]
+    strays = ["leases/.DS_Store", "leases/foo/.DS_Store", "leases/bar", "leases/run/README", f"leases/run/{name}.bak/made"]
+    strays += [f"leases/.run/{name}/made", "leases/run/users-own/made", f"leases/run/{name[:-1]}0/notes"]
+    foreign = [f"snapshots/{where}/model.safetensors" for where in ("foo", "bar/users-own", "run", "run/users-own")]
+    for key in (*strays, *foreign):
+        store.write(key, b"x")
+    assert leases.known(store) == leases.known(store, "run") == [PREFIX]
+    assert leases.known(store, "bar") == []
+    [found] = reclaim.sweep(store, tmp_path / "staging")
+    assert found.holders == (f"{holder.owner} (export)",)
+    assert leases.delete_unless_held(store, PREFIX, owner=holder.owner)
+    assert reclaim.sweep(store, tmp_path / "staging") == []
+    assert set(store.list("")) == {*strays, *foreign}
 
 
 class Turns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from infra.reclaim import rows, sweep
 from infra.snapshot import MANIFEST, new_prefix
 from infra.staging import free_staged, lock_spare, new_staged, share_fetched, stale_staged
 from infra.store import PROBES, Store
+from tests.services.s3 import S3Server
 
 POINT = EvalPoint(run="run", step=10)
 
@@ -50,6 +52,38 @@ def test_a_sweep_deletes_the_orphan_and_spares_what_is_held_and_what_is_foreign(
     }
 
 
+def test_what_a_frozen_worker_sent_after_its_export_was_swept_is_found_without_a_record(store: Store, tmp_path: Path) -> None:
+    swept, young, copied = (new_prefix(POINT) for _ in range(3))
+    leases.acquire(store, swept, owner="run/step", purpose="export", ttl_s=0.0)
+    time.sleep(0.05)
+    assert [found.deleted for found in sweep(store, tmp_path)] == [True]
+    for prefix in (swept, young, copied):  # as its `Store.upload`, before it could note anything
+        store.write(f"{prefix}/model.safetensors", b"12345")
+    store.write(f"{copied}/{MANIFEST}", b"{}")
+    for prefix in (swept, copied):
+        os.utime(tmp_path / "store" / prefix / "model.safetensors", (time.time() - 2 * leases.TTL_S,) * 2)
+    assert [found.deleted for found in sweep(store, tmp_path, dry_run=True)] == [False]
+    [found] = sweep(store, tmp_path)
+    assert (found.place, found.size, found.deleted) == (store.url_of(swept), 5, True)
+    assert set(store.list("")) == {f"{young}/model.safetensors", f"{copied}/model.safetensors", f"{copied}/{MANIFEST}"}
+
+
+@pytest.mark.slow
+def test_half_an_upload_without_a_record_is_ended_and_that_of_an_export_that_lives_is_not(s3: S3Server, tmp_path: Path) -> None:
+    store, prefixes = Store(f"s3://{s3.bucket}/late-{time.time_ns()}"), [new_prefix(POINT), new_prefix(POINT)]
+    leases.acquire(store, prefixes[1], owner="run/step", purpose="export")
+    client = store._s3.fs
+    for prefix in (*prefixes, "snapshots/run/somebody-elses"):
+        bucket, _, key = store.url_of(f"{prefix}/model.safetensors").removeprefix("s3://").partition("/")
+        client.call_s3("create_multipart_upload", Bucket=bucket, Key=key)
+    assert {item.place: item.deleted for item in sweep(store, tmp_path)} == {
+        store.url_of(prefixes[0]): True,
+        store.url_of(prefixes[1]): False,
+    }
+    left = {key.rpartition("/")[0] for key, _ in store.open_uploads("snapshots")}
+    assert left == {prefixes[1], "snapshots/run/somebody-elses"}
+
+
 def test_a_dry_run_only_says(store: Store, tmp_path: Path) -> None:
     snapshot(store, ttl_s=0.0)
     before = {key for key in store.list("") if not key.startswith(PROBES)}
@@ -75,6 +109,29 @@ def test_a_staged_model_is_freed_when_its_time_is_over_unless_the_outbox_names_i
     assert wanted.exists()
     assert foreign.exists()
     assert not over.parent.exists()
+
+
+def test_a_staged_model_that_another_sweep_frees_meanwhile_stops_no_sweep(
+    store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, spare, walk = new_staged(tmp_path, POINT, ttl_s=0.0), tmp_path / "spare" / "run", os.walk
+    spare.mkdir(parents=True)
+    for folder in (over, spare):
+        (folder / "model.safetensors").write_bytes(b"12345")
+
+    def freed_by_another(folder: Path) -> Iterator[tuple[str, list[str], list[str]]]:
+        for listed in walk(folder):
+            free_staged(folder)
+            yield listed
+
+    time.sleep(0.05)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "walk", freed_by_another)
+        found = sweep(store, tmp_path)
+    assert [(item.place.rpartition(":")[2], item.size, item.deleted) for item in found] == [
+        (str(over), 0, True),
+        (str(spare), 0, True),
+    ]
 
 
 def test_freeing_twice_is_harmless_and_leaves_the_neighbours(tmp_path: Path) -> None:
@@ -109,7 +166,7 @@ def test_memory_is_freed_even_if_the_store_is_down_and_one_bad_prefix_stops_no_o
 
     store = Bad((tmp_path / "store").as_uri())
     for run in ("bad", "good"):
-        leases.acquire(store, f"snapshots/{run}/x", owner="killed", purpose="export", ttl_s=0.0)
+        leases.acquire(store, new_prefix(EvalPoint(run=run, step=1)), owner="killed", purpose="export", ttl_s=0.0)
     folder = new_staged(tmp_path / "staging", POINT, 0.0)
     time.sleep(0.05)
     with pytest.raises(StoreError, match="can't be deleted"):

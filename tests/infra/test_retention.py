@@ -55,6 +55,17 @@ def test_attempts_of_one_step_count_apart(store: Store) -> None:
     assert store.list(first) == {}
 
 
+def test_the_tenth_attempt_is_newer_than_the_ninth_and_an_earlier_step_of_it_than_any_of_another(store: Store) -> None:
+    made: dict[str, tuple[int, int]] = {}
+    seen = []
+    for step, attempt in ((10, 9), (10, 10), (5, 11), (3, 11), (100_000_000, 11)):
+        made[exported(store, point(step, attempt))] = (attempt, step)
+        retire_snapshots(store, point(step, attempt), 2)
+        seen.append([made[prefix] for prefix in kept(store, "run")])
+    assert seen[1:3] == [[(9, 10), (10, 10)], [(10, 10), (11, 5)]]
+    assert seen[3:] == [[(11, 3), (11, 5)], [(11, 5), (11, 100_000_000)]]
+
+
 def test_what_is_kept_outlives_every_sweep(store: Store, tmp_path: Path) -> None:
     prefix = exported(store, point(10), ttl_s=0.01)
     retire_snapshots(store, point(10), 1)

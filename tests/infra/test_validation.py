@@ -166,7 +166,26 @@ def test_links_and_pickles_that_are_no_part_of_the_snapshot_are_left_alone(tmp_p
     folder = model(BASE, tmp_path / "c")
     (folder / "optimizer.pt").symlink_to("/etc/passwd")
     (folder / "training_args.bin").write_bytes(b"\x80")
+    (folder / "loop").symlink_to("loop")
     assert faults(LocalFolder(folder)) == []
+
+
+@pytest.mark.parametrize(
+    ("of", "name"),
+    [
+        ("untied Qwen3", "consolidated.safetensors"),
+        ("untied Qwen3", "adapter_model.safetensors"),
+        ("untied Qwen3", "._model.safetensors"),
+        (BASE, "consolidated.safetensors"),
+        (BASE, "value_head.safetensors"),
+    ],
+)
+def test_weights_beside_the_snapshots_own_that_no_engine_loads_are_left_alone(of: str, name: str, tmp_path: Path) -> None:
+    folder = model(of, tmp_path / "c")
+    (folder / name).write_bytes(b"anything")
+    verdict = examine(LocalFolder(folder))
+    assert verdict.faults == ()
+    assert name not in verdict.files
 
 
 def test_what_is_nowhere_is_missing_not_invalid(place: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:

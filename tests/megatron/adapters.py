@@ -17,6 +17,7 @@ from megatron.core import parallel_state
 from megatron.core.tensor_parallel.layers import ColumnParallelLinear, RowParallelLinear
 
 from infra.errors import PinpointError
+from infra.validation.adapters import ADAPTER_WEIGHTS
 from tests.megatron.cases import VOCABULARY, Case, built, files_for, hf_config, prompts
 from tests.megatron.cpu_model import logits, no_cuda
 from tests.megatron.spoiled import query_over_key_over_value
@@ -110,6 +111,9 @@ def _exported(rank: int, case: Case, folder: Path, after: int = 0) -> Any:
     MegatronExporter(chunks, files, merge=lambda name, weight: weight)(folder / "base")
     exporter = MegatronAdapterExporter(chunks, files, base="some/base", alpha=ALPHA, base_digest="d1", ranks=ranks)
     exporter(folder / "adapter")
+    if case.scattered:
+        assert exporter.parts is not None
+        assert [(part.host, part.shards) for part in exporter.parts.parts] == [("node 0", (ADAPTER_WEIGHTS,))]
     MegatronAdapterExporter(chunks, files, base="some/base", alpha=ALPHA, dtype="bfloat16")(folder / "bfloat16")
     return None if seen is None else seen.numpy()
 

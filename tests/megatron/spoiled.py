@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,10 @@ from trainer_integration.megatron.mapping import Parameter, query_key_value, reg
 from trainer_integration.megatron.parameters import Position
 from trainer_integration.sharded.blocks import Block, Target, rows_of
 from trainer_integration.sharded.exporter import StagedExporter
+from trainer_integration.sharded.plan import Key
+from trainer_integration.sharded.source import Held
 
+EXPERT = re.compile(r"(.+\.experts\.)(\d+)(\..+)")
 QKV, FC1 = "self_attention.linear_qkv.weight", "mlp.linear_fc1.weight"
 QWEN3 = mapping.known_families()["qwen3"]
 
@@ -55,6 +59,18 @@ def other_layers(chunks: list[Any]) -> None:
         layer.layer_number = (layer.layer_number + 1) % 4 + 1
 
 
+class ExpertsAsReplicas(MegatronSource):
+    """As if ranks that hold the same dense parameters held the same experts, too: those of either are taken for any."""
+
+    def _held(self) -> dict[Key, Held]:
+        found = super()._held()
+        for (name, part), held in list(found.items()):
+            if expert := EXPERT.fullmatch(name):
+                other = (int(expert[2]) + self.position.experts // 2) % self.position.experts
+                found[f"{expert[1]}{other}{expert[3]}", part] = held
+        return found
+
+
 FAMILIES: dict[str, Mapping[str, mapping.Rule]] = {
     "query, key and value are not interleaved": {**QWEN3, QKV: query_over_key_over_value},
     "gate and up are concatenated over all parts": {**QWEN3, FC1: gates_over_ups},
@@ -64,15 +80,20 @@ CONTROLS: dict[str, Case] = {
     **dict.fromkeys(FAMILIES, Case(tp=2)),
     "layers are those of the other stage": Case(pp=2),
     "experts are those of the other rank": Case(family="Qwen3Moe", ep=2),
+    "experts have the replicas that dense parameters have": Case(family="Qwen3Moe", ep=2),
+    "tensors are bfloat16 and the config says float32": Case(),
     "the epsilon of the norms is another": Case(),
     "the base of the rotary embedding is another": Case(),
     "nothing": Case(tp=2),
 }
 
 
+UNSEEN = "tensors are float32 and the config says bfloat16"  # by logits, as they are computed in float32 in any case
+
+
 def spoiled(rank: int, root: str) -> dict[str, Any]:
     """Exports each control to a folder of its name; gives the live logits."""
-    return {name: _spoiled(name, case, Path(root) / name) for name, case in CONTROLS.items()}
+    return {name: _spoiled(name, case, Path(root) / name) for name, case in {**CONTROLS, UNSEEN: Case()}.items()}
 
 
 def _spoiled(name: str, case: Case, folder: Path) -> Any:
@@ -91,8 +112,10 @@ def _spoiled(name: str, case: Case, folder: Path) -> Any:
             config.rms_norm_eps = 1e-5
         case "the base of the rotary embedding is another":
             config.rope_parameters = {**config.rope_parameters, "rope_theta": 10000.0}
-    source = MegatronSource(chunks, config, position, "float32", None)  # an exporter would refuse what the configs disagree on
-    StagedExporter(source, files_for(config), dtype="float32", shard_bytes=SHARD_BYTES)(folder)
+    kind = ExpertsAsReplicas if name == "experts have the replicas that dense parameters have" else MegatronSource
+    staged, said = ("bfloat16" if name.startswith("tensors are b") else "float32"), "bfloat16" if name == UNSEEN else "float32"
+    source = kind(chunks, config, position, staged, None)  # an exporter would refuse what the configs disagree on
+    StagedExporter(source, files_for(config), dtype=said, shard_bytes=SHARD_BYTES)(folder)
     return None if seen is None else seen.numpy()
 
 

@@ -8,8 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from infra.errors import DtypeMismatch
+from infra.validation.examination import faults
+from infra.validation.layout import read_contents
+from infra.validation.readers import LocalFolder
 from tests.megatron.cases import loaded_logits
-from tests.megatron.spoiled import CONTROLS, refused, spoiled
+from tests.megatron.spoiled import CONTROLS, UNSEEN, refused, spoiled
 from tests.megatron.test_logits import TOLERANCE
 from tests.services.ranks import listing, on_ranks
 
@@ -40,6 +44,14 @@ def test_an_export_is_told_from_the_right_one_when_spoiled_because(
     assert (difference < TOLERANCE) == (control == "nothing"), difference
 
 
+@pytest.mark.parametrize("control", [UNSEEN, "tensors are bfloat16 and the config says float32", "nothing"])
+def test_a_dtype_that_is_not_the_configs_is_found_by_the_validation_whether_logits_show_it_or_not(
+    control: str, exports: tuple[Path, list[dict[str, Any]]]
+) -> None:
+    found = faults(LocalFolder(exports[0] / control))
+    assert {type(fault) for fault in found} == (set() if control == "nothing" else {DtypeMismatch})
+
+
 def test_a_config_that_is_not_the_models_is_refused_before_anything_is_staged(tmp_path: Path) -> None:
     results = on_ranks(2, refused, str(tmp_path))
     for name, message in REFUSALS.items():
@@ -48,3 +60,5 @@ def test_a_config_that_is_not_the_models_is_refused_before_anything_is_staged(tm
     assert {result["vocabulary"] for result in results} == {
         "exported"
     }  # rows between the true size and the padded one say nothing
+    spans = read_contents(LocalFolder(tmp_path / "vocabulary")).spans
+    assert spans["model.embed_tokens.weight"].shape[0] == spans["lm_head.weight"].shape[0] == 384  # as docs/export.md says

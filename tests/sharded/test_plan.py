@@ -14,6 +14,7 @@ import pytest
 from infra.errors import ConfigError, ShapeMismatch, StagingFailed
 from trainer_integration.megatron.mapping import Sizes, known_families, register_family, same, targets_of
 from trainer_integration.sharded.blocks import Block, Part, Shape, Target, refuse_gaps, rows_of, side_by_side, stacked, whole
+from trainer_integration.sharded.exporter import _parts
 from trainer_integration.sharded.files import OneFile, write_rows
 from trainer_integration.sharded.plan import Inventory, Piece, Plan, make_plan
 from trainer_integration.sharded.ranks import Ranks
@@ -96,6 +97,17 @@ def test_one_file_holds_all_on_the_first_node_with_its_note_whatever_its_size_an
     assert (file.name, file.node, list(file.begins)) == ("all.safetensors", "a", ["p", "q"])
     assert json.loads(file.header[8:])["__metadata__"] == {"format": "pt", "note": "n"}
     assert [(sent.piece.name, sent.receiver) for sent in plan.transfers] == [("q", 0)]
+
+
+def test_a_node_that_stages_nothing_is_no_part_of_the_model_and_the_first_is_for_its_metadata() -> None:
+    def told(plan: Plan) -> list[tuple[str, tuple[str, ...]]]:
+        return [(part.host, part.shards) for part in _parts(plan, Path("/x")).parts]
+
+    inventories = [Inventory(node, (piece("p", part=(n,)),)) for n, node in enumerate("abb")]
+    one = OneFile("adapter_model.safetensors", {})
+    plan = make_plan(inventories, lambda name, parts: [whole(f"{name}{n}", {n: parts[n]}, name) for n in parts], 128, one)
+    assert told(plan) == [("a", ("adapter_model.safetensors",))]
+    assert told(plan_of(["a", "b"], [[], [piece("p")]])) == [("a", ()), ("b", ("model.safetensors",))]
 
 
 def test_what_a_node_lacks_is_sent_to_it_once() -> None:

@@ -142,8 +142,9 @@ def spans_of(plan: Plan) -> dict[str, TensorSpan]:
 
 
 def _parts(plan: Plan, folder: Path) -> StagedParts:
+    """A node without files has no part; rank 0's has the metadata, whatever else."""
+    files = {node: tuple(file.name for file in plan.files_on(node)) for node in dict.fromkeys(plan.nodes)}
     parts = [
-        StagedPart(host=node, folder=folder, shards=tuple(file.name for file in plan.files_on(node)))
-        for node in dict.fromkeys(plan.nodes)
+        StagedPart(host=node, folder=folder, shards=names) for node, names in files.items() if names or node == plan.nodes[0]
     ]
     return StagedParts(parts=tuple(parts), n_bytes=plan.n_bytes)

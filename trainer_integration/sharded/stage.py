@@ -72,7 +72,7 @@ class Staging:
             message = "the model has other parameters than when its export was planned: call the exporter's prepare() again"
             raise ShapeMismatch(message, subject="model")
         self.chunk = spare_chunk(self.ranks, self.plan)
-        if self.ranks.rank == self.neighbours[0]:
+        if self.ranks.rank == self.neighbours[0] and (self.files or self.metadata):  # who stages nothing has nothing to free
             self._make_folder()
             free = self.spare.free_names if self.spare is not None else set[str]()
             self._refuse_full(free)
