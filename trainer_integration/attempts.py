@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
+import uuid
 
 from infra.errors import PinpointError
 from infra.records import next_attempt
@@ -13,6 +15,17 @@ from infra.store import Store
 logger = logging.getLogger(__name__)
 WAIT_S = 0.25  # a store that takes longer to count an attempt is not waited for
 UNCOUNTED = 1_000_000  # attempts above are no counts of starts: the clock makes them unique
+
+
+def origin_of(store: Store, run: str) -> str:
+    """The id of the run's first start in this store, which no other store has, nor this one once it was emptied.
+
+    To be asked for when the run has been started, before training. Raises StoreError.
+    """
+    try:
+        return str(json.loads(store.read(f"runs/{run}/starts/{0:06d}.json"))["id"])
+    except (FileNotFoundError, ValueError, TypeError, KeyError):
+        return uuid.uuid4().hex  # deliveries have their keys with them: what this process asks for is told apart all the same
 
 
 def another_attempt(store: Store, run: str, last: int) -> int:

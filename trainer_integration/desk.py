@@ -18,7 +18,7 @@ from infra.model import EvalPoint, EvalRequest, FleetSpec, SkippedPoint, SkipRea
 from infra.records import next_attempt, now
 from infra.staging import free_staged, new_staged
 from infra.store import Store
-from trainer_integration.attempts import another_attempt
+from trainer_integration.attempts import another_attempt, origin_of
 from trainer_integration.in_flight import InFlight, last_resort_s
 from trainer_integration.intents import Intent, soon_intended
 from trainer_integration.options import DispatchSettings
@@ -57,7 +57,7 @@ class Admission:
     point: EvalPoint
     waited_s: float = 0.0
     folder: Path | None = None
-    saved: Path | None = None
+    saved: Path | str | None = None
     skipped: SkipReason | None = None
     message: str = ""
 
@@ -76,6 +76,7 @@ class Desk:
         self.store = Store(settings.store, settings.s3_access())  # not by the environment: the trainer has S3 clients too
         self.store.check()
         self.attempt = next_attempt(self.store, dispatch.run)
+        self._origin = origin_of(self.store, dispatch.run)
         self._dispatched: set[int] = set()
         self._point: EvalPoint | None = None
         self._intent: Intent | None = None
@@ -85,12 +86,9 @@ class Desk:
     def progressed(self, step: int) -> None:
         self.submitter.progressed(self.dispatch.run, self.attempt, step)
 
-    def admit(self, due: Due, final: bool, saved: Path | None) -> Admission:
+    def admit(self, due: Due, final: bool, saved: Path | str | None) -> Admission:
         """Waits for room if that is the policy. On a `saved` checkpoint the point is measured instead of the live model."""
-        point = self.point_of(due, final)
-        skip = self._skip_of(point, SkipReason.CRASHED, DIED, 0.0)
-        self._intent = soon_intended(self.submitter.outbox, self.submitter.owned(skip))
-        self._dispatched.add(due.step)
+        point = self.begin(due, final)
         has_room, waited = self._wait_for_room(point)
         if not has_room and not final:
             message = f"{self.submitter.watch.in_flight} points in flight, max_in_flight is {self.dispatch.max_in_flight}"
@@ -105,6 +103,20 @@ class Desk:
         if self._intent is not None:
             self._intent.stages(folder)
         return Admission(point=point, waited_s=waited, folder=folder)
+
+    def begin(self, due: Due, final: bool, died: str = DIED) -> EvalPoint:
+        """From here on the point is recorded as `crashed`, as `died` says, if the trainer dies. Raises OSError."""
+        point = self.point_of(due, final)
+        skip = self._skip_of(point, SkipReason.CRASHED, died, 0.0)
+        self._intent = soon_intended(self.submitter.outbox, self.submitter.owned(skip))
+        self._dispatched.add(due.step)
+        return point
+
+    def measured(self) -> None:
+        """The point that was begun was measured by the trainer itself: nothing is recorded of it here."""
+        intent, self._intent = self._intent, None
+        if intent is not None:
+            intent.fulfilled()
 
     def point_of(self, due: Due, final: bool) -> EvalPoint:
         """The same until `leave`."""
@@ -147,7 +159,7 @@ class Desk:
         self._intent = self._point = None
 
     def _put(self, request: EvalRequest, admission: Admission, exported_s: float) -> None:
-        intent, delivery = self._intent, Delivery.of(request, self.dispatch.deployment)
+        intent, delivery = self._intent, self._delivery(request)
         late = partial(self._written_late, admission, exported_s, intent)
         in_time = self.submitter.submit(delivery, InFlight.of(request), intent.stem if intent else None, late)
         self._intent = None
@@ -174,7 +186,10 @@ class Desk:
             finished_at=now(),
         )
         request = self._request(point, SnapshotSource(path="", staged=False), exported_s)
-        return Delivery.of(request, self.dispatch.deployment, skipped)
+        return self._delivery(request, skipped)
+
+    def _delivery(self, request: EvalRequest, skip: SkippedPoint | None = None) -> Delivery:
+        return Delivery.of(request, self.dispatch.deployment, skip, self._origin)
 
     def _done(self, admission: Admission, exported_s: float, skipped: str | None) -> Dispatched:
         return Dispatched(

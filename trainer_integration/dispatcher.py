@@ -25,6 +25,7 @@ from infra.model import EvalPoint, EvalReport, SkippedPoint, SkipReason, StagedP
 from infra.staging import SPARE, free_staged
 from trainer_integration.contract import Exporter
 from trainer_integration.desk import Admission, Desk, Dispatched
+from trainer_integration.locations import found_checkpoint, located
 from trainer_integration.metrics import metrics_of
 from trainer_integration.options import DispatchSettings, longest_wait_s, refuse_unusable
 from trainer_integration.schedule import Due, Schedule
@@ -93,9 +94,10 @@ class EvalDispatcher:
         first = Due(step=self.dispatch.start_step, missed=())
         return self._never_derailing(first, False, lambda: self._baseline(first))
 
-    def evaluate(self, step: int, checkpoint: Path | None = None, *, final: bool = False) -> Dispatched | None:
-        """A point at `step` whatever the schedule says, for a trainer that has its own: of `checkpoint`, which is read in
-        place, or else as `on_step` would. A step that has a point already gets another attempt.
+    def evaluate(self, step: int, checkpoint: Path | str | None = None, *, final: bool = False) -> Dispatched | None:
+        """A point at `step` whatever the schedule says, for a trainer that has its own: of `checkpoint` (a folder, a cached hub
+        id or an s3:// URL), which is read in place, or else as `on_step` would. A step that has a point already gets another
+        attempt.
         """
         meant = self._meant(step)
         if meant is None:
@@ -117,8 +119,11 @@ class EvalDispatcher:
         """The same for a trainer on an event loop, which goes on meanwhile; the model must not change until it returns."""
         return await asyncio.to_thread(self.on_step, step, final=final)
 
-    def saved_at(self, step: int) -> Path | None:
-        """Where the model of `step` is read; None if it is exported. A first or last step need not be one that is saved."""
+    def saved_at(self, step: int) -> Path | str | None:
+        """Where the model of `step` is read, a folder or an s3:// URL; None if it is exported.
+
+        A first or last step need not be one that is saved.
+        """
         interval = self.dispatch.save_interval
         if self.export is not None and interval and (step % interval or step == 0):
             return None
@@ -133,18 +138,17 @@ class EvalDispatcher:
         if self._desk:
             self._desk.submitter.close()
 
-    def _baseline(self, first: Due) -> tuple[Due, Path | None]:
+    def _baseline(self, first: Due) -> tuple[Due, Path | str | None]:
         self._progressed(first.step)
         self.schedule.mark(first.step)
-        given = self.dispatch.baseline_checkpoint
-        return first, Path(given).absolute() if given else self.saved_at(first.step)
+        return first, self.dispatch.baseline_checkpoint or self.saved_at(first.step)
 
-    def _asked_for(self, due: Due, checkpoint: Path | None) -> tuple[Due, Path | None]:
+    def _asked_for(self, due: Due, checkpoint: Path | str | None) -> tuple[Due, Path | str | None]:
         self._progressed(due.step)
         self.schedule.mark(due.step)
-        return due, checkpoint.absolute() if checkpoint else self.saved_at(due.step)
+        return due, _as_far_as_found(checkpoint) if checkpoint else self.saved_at(due.step)
 
-    def _due(self, step: int, final: bool) -> tuple[Due, Path | None] | None:
+    def _due(self, step: int, final: bool) -> tuple[Due, Path | str | None] | None:
         self._progressed(step)
         due = self.schedule.due(step, final=final)
         return None if due is None else (due, self.saved_at(due.step))
@@ -154,7 +158,7 @@ class EvalDispatcher:
             self._desk.progressed(step)
 
     def _never_derailing(
-        self, due: Due, final: bool, decide: Callable[[], tuple[Due, Path | None] | None]
+        self, due: Due, final: bool, decide: Callable[[], tuple[Due, Path | str | None] | None]
     ) -> Dispatched | None:
         """Dispatches what `decide`, which every rank answers alike, says is due; until then `due` is all that is known."""
         try:
@@ -174,7 +178,7 @@ class EvalDispatcher:
             if self._desk:
                 self._desk.leave()
 
-    def _dispatched(self, due: Due, final: bool, saved: Path | None) -> Dispatched | None:
+    def _dispatched(self, due: Due, final: bool, saved: Path | str | None) -> Dispatched | None:
         own = self._admission(due, final, saved)
         admission = self._told(own)
         if self._cut_off is not None:
@@ -203,6 +207,8 @@ class EvalDispatcher:
     def _opened(self) -> PinpointError | None:
         """Rank 0's, whatever happens: the others wait for it. Opens the desk, or gives what is against it."""
         try:
+            if (given := self.dispatch.baseline_checkpoint) is not None:  # as this rank finds it: the others may lack it
+                self.dispatch = self.dispatch.model_copy(update={"baseline_checkpoint": str(found_checkpoint(given))})
             self._desk = Desk(self.dispatch, self.settings, longest_wait_s(self.ranks))
         except PinpointError as error:
             return error
@@ -219,7 +225,7 @@ class EvalDispatcher:
             logger.exception("pinpoint: %r is no step of %s, and is not evaluated", step, self.dispatch.run)
             return None
 
-    def _admission(self, due: Due, final: bool, saved: Path | None) -> Admission | None:
+    def _admission(self, due: Due, final: bool, saved: Path | str | None) -> Admission | None:
         """Rank 0's, whatever happens: the others wait for it. None, which they learn too, if it could decide nothing."""
         if self._desk is None:
             return None
@@ -277,3 +283,14 @@ class EvalDispatcher:
         except Exception:
             logger.exception("pinpoint: the skip of step %d of %s could not be recorded", due.step, self.dispatch.run)
             return None
+
+
+def _as_far_as_found(checkpoint: Path | str) -> Path | str:
+    """Training goes on from a checkpoint that nobody finds: its point is `ckpt_missing`."""
+    if isinstance(checkpoint, Path):
+        return checkpoint.absolute()
+    try:
+        return found_checkpoint(checkpoint)
+    except ConfigError as error:
+        logger.warning("pinpoint: %s", error)
+        return located(checkpoint)

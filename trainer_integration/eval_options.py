@@ -156,7 +156,7 @@ class EvalOptions(BaseModel):
             "keep_snapshots": 0 if reuse else self.eval_keep_snapshots,
             "save_hf": self.save_hf if reuse else None,
             "save_interval": self.save_interval if reuse else None,
-            "baseline_checkpoint": self.hf_checkpoint,
+            "baseline_checkpoint": self.hf_checkpoint if self.baseline else None,
             "black_box": self._black_box_spec(),
         }
         return parse(DispatchSettings, values, where="evaluation options")

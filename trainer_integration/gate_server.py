@@ -106,7 +106,7 @@ def _handler(gate: PauseGate, key: str) -> type[BaseHTTPRequestHandler]:
             return right
 
         def _tell(self, **more: Any) -> None:
-            self._send(200, {**asdict(gate.status), "producer": gate.producer, **more})
+            self._send(200, {**asdict(gate.status), "producer": gate.producer, "max_closed_s": gate.max_closed_s, **more})
 
         def _send(self, status: int, body: dict[str, Any]) -> None:
             content = json.dumps(body).encode()

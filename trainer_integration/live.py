@@ -22,13 +22,13 @@ from infra.errors import ConfigError, ServiceUnreachable
 from infra.model import EvalPoint, EvalReport, LiveRequest, SkippedPoint, SkipReason, Suite
 from infra.records import next_attempt, now
 from infra.store import Store
-from trainer_integration.attempts import another_attempt
+from trainer_integration.attempts import another_attempt, origin_of
 from trainer_integration.evaluation_path import EvaluationPath, resolve_path
 from trainer_integration.exchange import RECORD_GRACE_S, Exchange, GivenUp, Patience
 from trainer_integration.intents import Intent, soon_intended
 from trainer_integration.metrics import metrics_of
-from trainer_integration.outbox import Delivery, Outbox
-from trainer_integration.pause_gate import Gate, Pause
+from trainer_integration.outbox import Delivery, Outbox, key_of
+from trainer_integration.pause_gate import Gate, Pause, refuse_early
 from trainer_integration.submit import Submitter
 
 logger = logging.getLogger(__name__)
@@ -96,7 +96,6 @@ class LiveEvaluator:
         self.live = live
         self.gates = tuple(gate) if isinstance(gate, Sequence) else (gate,)
         self._paths: tuple[EvaluationPath, ...] | None = None
-        self._refuse_early_gates()
         try:
             self._resolve()
         except ServiceUnreachable as error:
@@ -107,6 +106,7 @@ class LiveEvaluator:
         self.attempt = next_attempt(self.store, live.run)
         self._api_url = settings.prefect_api_url or "http://127.0.0.1:4200/api"
         self._submitter = Submitter(Outbox(settings.home.expanduser() / OUTBOX), self.store, self._api_url)
+        self._origin = origin_of(self.store, live.run)
         self._labels: dict[str, int] = {}
         self._asked: set[int] = set()
 
@@ -170,6 +170,8 @@ class LiveEvaluator:
         with self._paused(turn):
             self._settle(turn)
             outcome = self._waited_for(turn, engines)
+        if any(pause.lapsed for pause in turn.pauses):
+            logger.warning("pinpoint: the gate was open again before the evaluation of %s had ended", turn.point.name)
         if isinstance(outcome, GivenUp):
             return self._skipped(turn, outcome.reason, outcome.message)
         if isinstance(outcome, EvalReport):
@@ -213,7 +215,7 @@ class LiveEvaluator:
         return GivenUp(reason=SkipReason.CRASHED, message="the driver was cancelled while it waited")
 
     def _skipped(self, turn: _Turn, reason: SkipReason, message: str) -> SkippedPoint:
-        """Recorded in the store by the thread of the outbox, and a Skipped run in the UI unless the point has a run there."""
+        """Recorded in the store by the thread of the outbox, and a Skipped run in the UI unless the point's flow has begun."""
         logger.warning("pinpoint: %s skipped: %s: %s", turn.point.name, reason.value, message)
         skipped = self._skip_of(turn.point, reason, message)
         self._submitter.skip(self._delivery(self._request(turn.point, self.live.engines, None), skipped), turn.intent)
@@ -248,7 +250,7 @@ class LiveEvaluator:
         tags = (f"run:{point.run}", f"step:{point.step}", f"suite:{suite}")
         return Delivery(
             deployment=self.live.deployment,
-            idempotency_key=f"evaluate/{point.run}/{point.key}/{suite}",
+            idempotency_key=key_of(point, suite, request.store_url, self._origin),
             name=point.name,
             tags=(*tags, f"skipped:{skip.reason}") if skip else tags,
             parameters={"request": request.model_dump(mode="json")},
@@ -267,21 +269,15 @@ class LiveEvaluator:
     def _longest_s(self) -> float:
         return self.live.settle_s + self.live.deadline_s + 2 * RECORD_GRACE_S
 
-    def _refuse_early_gates(self) -> None:
-        """A gate that would open by itself within an evaluation that is allowed to last longer measures beside the producer."""
-        for gate in self.gates:
-            most_s = getattr(gate, "max_closed_s", None)
-            if most_s is not None and most_s < self._longest_s:
-                raise ConfigError(
-                    f"the gate opens by itself after {most_s:g} s, and an evaluation may take {self._longest_s:g} s: make it "
-                    f"PauseGate(max_closed_s={self._longest_s:g}), or lower deadline_s"
-                )
-
     def _resolve(self) -> tuple[EvaluationPath, ...]:
-        """Once for all: raises ConfigError if a gate is not that of the producer, ServiceUnreachable if it can't be asked."""
+        """Once for all: raises ConfigError if a gate is not that of the producer, or opens by itself within an evaluation,
+        ServiceUnreachable if it can't be asked.
+        """
         if self._paths is None:
             if not self.gates:
                 raise ConfigError("nothing would be paused: give the gate in front of the producer's submissions")
+            for gate in self.gates:
+                refuse_early(gate, self._longest_s, ", or lower deadline_s")
             standard = self.live.rollout_function_path
             paths = tuple(resolve_path("live", standard=standard, paused=gate.producer) for gate in self.gates)
             self._paths = paths

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import string
 from pathlib import Path
 from typing import Literal, Self
 
@@ -11,10 +10,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from infra.errors import ConfigError
 from infra.model import BlackBoxSpec, Suite
+from trainer_integration.locations import fault_of_pattern, saved_at
 from trainer_integration.outbox import DEPLOYMENT
 from trainer_integration.sharded.ranks import Ranks
-
-STEP_FIELDS = ("step", "rollout_id")  # what Miles calls it, too
 
 
 class DispatchSettings(BaseModel):
@@ -40,7 +38,9 @@ class DispatchSettings(BaseModel):
     )
     save_interval: int | None = Field(default=None, ge=1, description="reuse mode: steps between those checkpoints")
     baseline_checkpoint: str | None = Field(
-        default=None, description="what training starts from: the baseline is measured on it, and nothing is exported for it"
+        default=None,
+        description="what training starts from, a folder, a cached hub id or an s3:// URL: the baseline is measured on it, and "
+        "nothing is exported for it",
     )
     black_box: BlackBoxSpec | None = Field(
         default=None, description="a user's own evaluation, which is given each snapshot, instead of a fleet"
@@ -59,9 +59,8 @@ class DispatchSettings(BaseModel):
             if self.save_interval is not None:
                 raise ValueError("save_interval is of no use without save_hf: set both, or neither")
             return self
-        fields = [name for _, name, _, _ in string.Formatter().parse(self.save_hf) if name is not None]
-        if not fields or set(fields) - set(STEP_FIELDS):
-            raise ValueError(f"save_hf {self.save_hf!r} must hold {{step}} or {{rollout_id}}, and no other field")
+        if fault := fault_of_pattern(self.save_hf, "{step} or {rollout_id}"):
+            raise ValueError(f"save_hf {self.save_hf!r} {fault}")
         if self.save_interval is None or self.every % self.save_interval:
             problem = f"every = {self.every} is no multiple of save_interval = {self.save_interval}"
             raise ValueError(
@@ -78,11 +77,9 @@ class DispatchSettings(BaseModel):
         """Whether due steps are exported from the live model, and not read where the trainer saves them."""
         return self.save_hf is None
 
-    def saved_at(self, step: int) -> Path | None:
-        """Where the trainer saves the checkpoint of `step`; None unless in reuse mode."""
-        if self.save_hf is None:
-            return None
-        return Path(self.save_hf.format(**dict.fromkeys(STEP_FIELDS, step))).absolute()
+    def saved_at(self, step: int) -> Path | str | None:
+        """Where the trainer saves the checkpoint of `step`, a folder or an s3:// URL; None unless in reuse mode."""
+        return None if self.save_hf is None else saved_at(self.save_hf, step)
 
 
 def refuse_unusable(dispatch: DispatchSettings, has_exporter: bool) -> None:

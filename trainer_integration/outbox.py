@@ -6,6 +6,7 @@ however the trainer ended. What a machine loses with its power is what was writt
 
 from __future__ import annotations
 
+import hashlib
 import itertools
 import logging
 import os
@@ -19,7 +20,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from infra.alarms import tags_of
 from infra.errors import ConfigError
-from infra.model import EvalRequest, SkippedPoint
+from infra.model import EvalPoint, EvalRequest, SkippedPoint
+from infra.store import path_of
 from trainer_integration.blank_files import BlankFiles, give_name, write_whole
 from trainer_integration.bounded import wait_s_for
 from trainer_integration.owners import lives
@@ -45,19 +47,30 @@ class Delivery(BaseModel):
     owner: str = Field(default="", description="who delivers it as long as it lives, see owners.py; empty for anyone")
 
     @classmethod
-    def of(cls, request: EvalRequest, deployment: str, skip: SkippedPoint | None = None) -> Self:
-        """The flow run that evaluates `request`, or that shows its skip. The same point always has the same key."""
+    def of(cls, request: EvalRequest, deployment: str, skip: SkippedPoint | None = None, origin: str = "") -> Self:
+        """The flow run that evaluates `request`, or that shows its skip; see `key_of` for `origin`."""
         point, suite = request.point, request.suite.name
         tags = (f"run:{point.run}", f"step:{point.step}", f"suite:{suite}", *tags_of(point))
         return cls(
             deployment=deployment,
-            idempotency_key=f"evaluate/{point.run}/{point.key}/{suite}",
+            idempotency_key=key_of(point, suite, request.store_url, origin),
             name=point.name,
             tags=(*tags, f"skipped:{skip.reason}") if skip else tags,
             parameters={"request": request.model_dump(mode="json")},
             skip=skip,
             store_url=request.store_url,
         )
+
+
+def key_of(point: EvalPoint, suite: str, store_url: str, origin: str = "") -> str:
+    """What Prefect knows a point's flow run by: the same for the same point of the same store, and no other.
+
+    Prefect never forgets a key, and attempts are counted in the store: another store, or one that was emptied, has the same
+    points again. `origin` tells those apart, see `origin_of`.
+    """
+    url = os.path.normpath(path_of(store_url)) if store_url.startswith("file://") else store_url.rstrip("/")
+    digest = hashlib.sha256(f"{url}\n{origin}".encode()).hexdigest()[:16]
+    return f"evaluate/{point.run}/{point.key}/{suite}/{digest}"
 
 
 class Outbox:

@@ -54,6 +54,19 @@ class Gate(Protocol):
         ...
 
 
+def refuse_early(gate: Gate, longest_s: float, otherwise: str = "") -> None:
+    """Raises ConfigError for a gate that would open by itself within an evaluation that may take `longest_s`.
+
+    `otherwise` is what else could be done. Raises ServiceUnreachable if it can't be asked.
+    """
+    most_s = getattr(gate, "max_closed_s", None)  # None of one that does not say
+    if most_s is not None and most_s < longest_s:
+        raise ConfigError(
+            f"the gate opens by itself after {most_s:g} s, and an evaluation may take {longest_s:g} s: make it "
+            f"PauseGate(max_closed_s={longest_s:g}){otherwise}"
+        )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GateStatus:
     """`passed` counts the submissions that were ever let through."""

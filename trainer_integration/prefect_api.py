@@ -15,10 +15,12 @@ from typing import Any
 
 import httpx
 
+from infra.model import SkippedPoint
 from trainer_integration.outbox import Delivery
 
 TIMEOUT = httpx.Timeout(3.0, connect=1.0)
 TERMINAL = frozenset({"COMPLETED", "FAILED", "CRASHED", "CANCELLED"})
+NOT_BEGUN = frozenset({"SCHEDULED", "PENDING"})
 
 
 class PrefectRefused(Exception):
@@ -47,7 +49,10 @@ class PrefectApi:
         self._deployments: dict[str, str] = {}
 
     def create_flow_run(self, delivery: Delivery) -> str:
-        """Creates the flow run, or finds the one that has its idempotency key; gives its id."""
+        """Creates the flow run, or finds the one that has its idempotency key; gives its id.
+
+        One that is found shows the delivery's skip, too, unless it has begun.
+        """
         body: dict[str, Any] = {
             "name": delivery.name,
             "parameters": delivery.parameters,
@@ -56,10 +61,17 @@ class PrefectApi:
             "enforce_parameter_schema": False,
         }
         if delivery.skip is not None:
-            message = f"{delivery.skip.reason}: {delivery.skip.message}"
-            body["state"] = {"type": "COMPLETED", "name": "Skipped", "message": message}
+            body["state"] = _skipped(delivery.skip)
         answer = self._post(f"/deployments/{self._deployment_id(delivery.deployment)}/create_flow_run", body)
-        return str(answer["id"])
+        flow_run_id, state = str(answer["id"]), answer.get("state") or {}
+        if delivery.skip is not None and state.get("type") in NOT_BEGUN:
+            self._end(flow_run_id, delivery.skip)
+        return flow_run_id
+
+    def show_skip(self, flow_run_id: str, skip: SkippedPoint) -> None:
+        """Ends a flow run as Skipped, and no process is started for it; one that has begun is left alone."""
+        if self.state_of(flow_run_id)[0] in NOT_BEGUN:
+            self._end(flow_run_id, skip)
 
     def state_of(self, flow_run_id: str) -> tuple[str, str]:
         """Type and name of a flow run's state, e.g. ("COMPLETED", "Skipped")."""
@@ -70,6 +82,9 @@ class PrefectApi:
 
     def close(self) -> None:
         self._client.close()
+
+    def _end(self, flow_run_id: str, skip: SkippedPoint) -> None:
+        self._post(f"/flow_runs/{flow_run_id}/set_state", {"state": _skipped(skip), "force": False})
 
     def _deployment_id(self, name: str) -> str:
         if name not in self._deployments:
@@ -90,3 +105,7 @@ class PrefectApi:
         if response.status_code in (400, 409, 422):
             raise PrefectRefused(response.status_code, response.text)
         response.raise_for_status()
+
+
+def _skipped(skip: SkippedPoint) -> dict[str, str]:
+    return {"type": "COMPLETED", "name": "Skipped", "message": f"{skip.reason}: {skip.message}"}

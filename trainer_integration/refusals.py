@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import string
 from typing import TYPE_CHECKING
 
 from infra.black_box import evaluation_class
 from infra.engines.arguments import OWNED, named
 from infra.errors import ConfigError
+from trainer_integration.locations import fault_of_pattern
 
 if TYPE_CHECKING:
     from trainer_integration.eval_options import EvalOptions
@@ -74,9 +74,8 @@ def _refuse_snapshots(options: EvalOptions) -> None:
 
 
 def _refuse_reuse(options: EvalOptions) -> None:
-    fields = [name for _, name, _, _ in string.Formatter().parse(options.save_hf or "") if name is not None]
-    if not fields or set(fields) - {"rollout_id", "step"}:
-        raise ConfigError(f"--save-hf {options.save_hf} must hold {{rollout_id}} and no other field, to tell checkpoints apart")
+    if fault := fault_of_pattern(options.save_hf or "", "{rollout_id}"):
+        raise ConfigError(f"--save-hf {options.save_hf} {fault}")
     interval, saved = options.eval_interval, options.save_interval
     if saved is None or interval is None or interval % saved:
         raise ConfigError(

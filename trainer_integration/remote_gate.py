@@ -36,6 +36,12 @@ class RemoteGate:
     def producer(self) -> str:
         return str(self._call("GET", "/gate")["producer"])
 
+    @cached_property
+    def max_closed_s(self) -> float | None:
+        """After how long it opens by itself; None if the one who serves it does not say."""
+        told = self._call("GET", "/gate").get("max_closed_s")
+        return None if told is None else float(told)
+
     @property
     def status(self) -> GateStatus:
         told = self._call("GET", "/gate")

@@ -36,7 +36,7 @@ def skip_in(content: bytes, name: str, deployment: str) -> dict[str, Any] | None
     )
     return {
         "deployment": str(record.get("deployment") or deployment),
-        "idempotency_key": f"evaluate/{point.run}/{point.key}/{suite}",
+        "idempotency_key": str(record.get("idempotency_key") or f"evaluate/{point.run}/{point.key}/{suite}/{name}"),
         "name": point.name,
         "tags": (f"run:{point.run}", f"step:{point.step}", f"suite:{suite}", f"skipped:{skip.reason}"),
         "parameters": {"request": request},

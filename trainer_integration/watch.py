@@ -1,4 +1,7 @@
-"""Watches over points until each has its record: its flow's, or one that is written here because there will be no other."""
+"""Watches over points until each has its record: its flow's, or one that is written here because there will be no other.
+
+The flow run of a point that was given up is Skipped in the UI, too, unless it has begun: then it finds the record, and ends.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ import threading
 import time
 from functools import partial
 
+import httpx
 from pydantic import ValidationError
 
 from infra.errors import ConfigError
@@ -18,7 +22,7 @@ from infra.store import Store
 from trainer_integration.duties import PREFECT, STORE, Duties
 from trainer_integration.in_flight import InFlight
 from trainer_integration.outbox import Delivery
-from trainer_integration.prefect_api import TERMINAL, PrefectApi
+from trainer_integration.prefect_api import TERMINAL, PrefectApi, PrefectRefused
 
 logger = logging.getLogger(__name__)
 RECORD_GRACE_S = 30.0  # between a flow run's end and its record being seen, or a crashed one beginning again
@@ -37,6 +41,7 @@ class Watch:
         self._own: set[str] = set()
         self._in_flight: dict[str, InFlight] = {}
         self._left: dict[str, InFlight] = {}
+        self._given_up: dict[str, SkippedPoint] = {}  # by flow run
         self._stores = {store.url: store}
 
     @property
@@ -76,6 +81,8 @@ class Watch:
         for key, flight in [*self._in_flight.items(), *self._left.items()]:
             duties.attempt(partial(self._settle, key, flight), f"record of {key}", f"{STORE} {flight.store_url}")
             duties.attempt(partial(self._ask, flight), f"state of {key}", PREFECT)
+        for flow_run_id, skip in list(self._given_up.items()):
+            duties.attempt(partial(self._show, flow_run_id, skip), f"skip of {flow_run_id}", PREFECT)
 
     def recorded(self, key: str, record: EvalReport | SkippedPoint) -> None:
         with self.changed:
@@ -123,4 +130,16 @@ class Watch:
         if flight.staged is not None:
             free_staged(flight.staged)
             retire_snapshots(store, flight.point, flight.keep_snapshots)
+        if flight.flow_run_id is not None and isinstance(record, SkippedPoint):
+            self._given_up[flight.flow_run_id] = record
         self.recorded(key, record)
+
+    def _show(self, flow_run_id: str, skip: SkippedPoint) -> None:
+        try:
+            self.api.show_skip(flow_run_id, skip)
+        except PrefectRefused as error:
+            logger.warning("pinpoint: flow run %s of %s can't be shown as skipped: %s", flow_run_id, skip.point.name, error)
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.NOT_FOUND:  # deleted by somebody
+                raise
+        del self._given_up[flow_run_id]

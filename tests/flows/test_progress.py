@@ -14,6 +14,7 @@ from flows import progress
 from flows.progress import Bar, bars_of, progress_shown
 from tests.fakes.wire import Answer, Hang, WireServer
 from tests.infra.examples import request
+from trainer_integration.outbox import DEPLOYMENT, Delivery
 
 
 class Artifacts(WireServer):
@@ -28,7 +29,7 @@ class Artifacts(WireServer):
         if self.hung:
             raise Hang
         if path == "/api/flow_runs/filter":
-            known = body["flow_runs"]["idempotency_key"]["any_"] == ["evaluate/run/step00000010-a0/suite"]
+            known = body["flow_runs"]["idempotency_key"]["any_"] == [Delivery.of(request(), DEPLOYMENT).idempotency_key]
             return Answer([{"id": "r"}] if known else [])
         assert body["artifacts"] == {"flow_run_id": {"any_": ["r"]}, "type": {"any_": ["progress"]}}
         return Answer(self.found)

@@ -35,6 +35,10 @@ REFUSED = {
         f"{REUSE[: -len('{rollout_id}')]}latest --save-interval 10",
         "must hold {rollout_id}",
     ),
+    "a pattern that can't be filled in, or is the same for several steps": (
+        f"{REUSE.replace('{rollout_id}', '{rollout_id:q}')} --save-interval 10",
+        "can't be filled in with a step",
+    ),
     "GPUs that can't be shared out": (f"{FLEET} --eval-num-gpus-per-engine 3", "no multiple of --eval-num-gpus-per-engine 3"),
     "fewer GPUs than none": (FLEET.replace("--eval-num-gpus 4", "--eval-num-gpus -4"), "greater than or equal to 0 (got -4)"),
     "a fleet with nothing to evaluate on": ("--eval-interval 20 --eval-num-gpus 4 --eval-hf-dir /x", "--eval-prompt-data or"),
@@ -125,6 +129,11 @@ def test_options_become_what_a_dispatcher_needs() -> None:
     settings = made.settings(home=Path("h"))
     assert settings.staging_dir == Path("/dev/shm/x")
     assert (settings.fleet.engine, settings.fleet.num_engines, settings.fleet.gpus_per_engine) == ("sglang", 4, 1)
+
+
+def test_what_training_starts_from_is_of_no_matter_without_a_baseline() -> None:
+    made = options(f"{FLEET} --eval-run r --hf-checkpoint owner/name", skip_eval_before_train=True)
+    assert made.dispatch().baseline_checkpoint is None
 
 
 def test_a_black_box_becomes_what_the_flow_is_told_and_needs_no_data(tmp_path: Path) -> None:

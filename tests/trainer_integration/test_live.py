@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from tests.trainer_integration.conftest import SUITE, until
 from trainer_integration import attempts, exchange
 from trainer_integration.deliver import deliver_left
 from trainer_integration.exchange import GivenUp, Heard, Patience
+from trainer_integration.gate_server import serve_gate
 from trainer_integration.live import LiveEvaluator, LiveResult, LiveSettings
 from trainer_integration.pause_gate import PauseGate
 from trainer_integration.remote_gate import RemoteGate
@@ -111,8 +113,53 @@ def test_the_driver_waits_for_the_report_while_the_gate_is_closed_and_it_is_open
     assert (seen, driver.gate.status.open) == ([False], True)
     assert result.metrics.items() >= {"eval/step": 40.0, "eval/sums": 0.5, "eval/gate_lapsed": 0.0}.items()
     [run] = driver.prefect.runs
-    assert run.body["idempotency_key"] == "evaluate/run/step00000040-a0/suite"
+    assert run.body["idempotency_key"].startswith("evaluate/run/step00000040-a0/suite/")
     assert (run.body["name"], run.body["tags"]) == ("run · step 000040", ["run:run", "step:40", "suite:suite"])
+
+
+@contextmanager
+def remote_gate(gate: PauseGate) -> Iterator[RemoteGate]:
+    with serve_gate(gate) as url:
+        remote = RemoteGate(url)
+        yield remote
+        remote.close()
+
+
+def test_a_remote_gate_that_opens_within_an_evaluation_is_refused_like_one_that_is_here(driver: Driver) -> None:
+    early = PauseGate(max_closed_s=1.0)
+    with remote_gate(early) as remote:
+        for gate in (early, remote):
+            with pytest.raises(ConfigError, match="opens by itself after 1 s"):
+                driver.start(gate)
+
+
+def test_one_that_could_not_be_asked_before_is_refused_when_it_can(driver: Driver) -> None:
+    port = free_port()
+    remote = RemoteGate(f"http://127.0.0.1:{port}")
+    evaluator = driver.start(remote)
+    with serve_gate(PauseGate(max_closed_s=1.0), port=port):
+        skipped = skip_of(evaluator.evaluate_live(40))
+    assert (skipped.reason, "opens by itself after 1 s" in skipped.message) == ("crashed", True)
+    remote.close()
+
+
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_gate_that_was_open_before_the_evaluation_had_ended_is_told(
+    driver: Driver, elsewhere: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    gate = PauseGate(clock=lambda: now[0])
+
+    def act() -> None:
+        now[0] += 3601
+        driver.report()
+
+    driver.flow(act)
+    with remote_gate(gate) as remote, caplog.at_level(logging.WARNING):
+        result = driver.start(remote if elsewhere else gate).evaluate_live(40)
+    assert result is not None
+    assert result.metrics["eval/gate_lapsed"] == 1.0
+    assert "the gate was open again before the evaluation of run · step 000040 had ended" in caplog.text
 
 
 def test_no_key_of_an_engine_is_ever_a_parameter(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:

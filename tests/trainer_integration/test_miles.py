@@ -17,7 +17,7 @@ import pytest
 
 from infra import records
 from infra.errors import ConfigError, EvalSkip
-from infra.model import EvalPoint
+from infra.model import EvalPoint, SkippedPoint
 from tests.fakes.miles import ActorGroup, EvalInput, RolloutManager, namespace
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.checkpoints import make_checkpoint
@@ -213,6 +213,7 @@ def test_a_live_evaluation_beside_the_producer_that_fills_its_engines_is_refused
 
 async def test_a_training_without_evaluation_needs_no_gate_until_it_asks_for_one(job: Job) -> None:
     dispatcher = EvalDispatcher(namespace(eval_interval=None), job.actors, job.manager)
+    job.trainer.stack.callback(dispatcher.close)
     await dispatcher.dispatch(4)
     assert (job.manager.evaluated, job.manager.skips) == ([], [(4, "crashed")])
 
@@ -235,6 +236,7 @@ async def test_a_live_evaluation_is_behind_the_producers_gate_which_reopens_on_e
         job.manager.fails = fails
         await dispatcher.dispatch(4)
         assert gate.status.open
+    dispatcher.close()
     assert seen == [False, False]
 
 
@@ -247,6 +249,98 @@ async def test_a_live_evaluation_that_hangs_is_given_up(job: Job, monkeypatch: p
     monkeypatch.setattr(RolloutManager, "eval", Hanging())
     await job.start().dispatch(4)
     assert job.manager.skips == [(4, "timeout")]
+
+
+async def skipped_at(job: Job, prefect: FakePrefect, step: int, attempt: int = 0) -> SkippedPoint:
+    """The record of that step, when it has one and is in the UI."""
+    point = EvalPoint(run="run", step=step, attempt=attempt)
+    await asyncio.to_thread(until, lambda: any(f"step:{step}" in run.body["tags"] for run in prefect.runs))
+    record = records.find(job.trainer.store, point, "eval")
+    assert isinstance(record, SkippedPoint)
+    return record
+
+
+async def test_a_live_point_that_is_not_measured_is_in_the_store_the_ui_and_the_metrics_as_any_other(
+    job: Job, prefect: FakePrefect
+) -> None:
+    dispatcher = job.start()
+    job.manager.fails = RuntimeError("an engine died")
+    await dispatcher.dispatch(4)
+    job.manager.fails = TimeoutError()
+    await dispatcher.dispatch(9)
+    crashed, timeout = await skipped_at(job, prefect, 4), await skipped_at(job, prefect, 9)
+    assert (crashed.reason, crashed.message) == ("crashed", "RuntimeError: an engine died")
+    assert (timeout.reason, timeout.point.step) == ("timeout", 9)
+    assert [run.state["name"] for run in prefect.runs] == ["Skipped", "Skipped"]
+    assert job.manager.skips == [(4, "crashed"), (9, "timeout")]
+    skips = [metrics for metrics in job.logged if "eval/gate_lapsed" not in metrics]
+    assert [
+        {"eval/step", f"eval/skipped_{reason}"} <= set(skip) for reason, skip in zip(("crashed", "timeout"), skips, strict=True)
+    ] == [True, True]
+    assert await dispatcher.drain(5)
+
+
+async def test_a_live_point_whose_driver_ends_while_it_waits_is_recorded(job: Job, prefect: FakePrefect) -> None:
+    waiting = asyncio.Event()
+
+    class Hanging:
+        def remote(self, rollout_id: int) -> asyncio.Future[None]:
+            waiting.set()
+            return asyncio.get_running_loop().create_future()
+
+    dispatcher = job.start()
+    job.manager = dispatcher.rollout_manager = type("Manager", (), {"eval": Hanging()})()
+    asked = asyncio.create_task(dispatcher.dispatch(4))
+    await waiting.wait()
+    assert [file.suffix for file in (job.trainer.settings.home / "outbox").glob("*.intent")] == [".intent"]
+    asked.cancel()
+    record = await skipped_at(job, prefect, 4)
+    assert (record.reason, record.message) == ("crashed", "the driver ended while it waited for the trainer's own evaluation")
+
+
+async def test_of_a_live_point_that_is_measured_nothing_is_left(job: Job, prefect: FakePrefect) -> None:
+    dispatcher = job.start()
+    await dispatcher.dispatch(4)
+    assert await dispatcher.drain(5)
+    assert (job.trainer.outbox, prefect.runs) == ([], [])
+    assert job.logged == [{"eval/step": 4.0, "eval/gate_lapsed": 0.0}]
+
+
+async def test_a_store_or_a_home_that_is_gone_keeps_no_live_evaluation_from_being_awaited(job: Job) -> None:
+    dispatcher = job.start()
+    (job.trainer.settings.home / "outbox").rename(job.folder / "gone")
+    await dispatcher.dispatch(4)
+    job.manager.fails = RuntimeError("an engine died")
+    await dispatcher.dispatch(9)
+    assert (job.manager.evaluated, job.manager.skips) == ([4], [(9, "crashed")])
+
+
+def test_a_live_run_without_a_name_for_its_points_is_refused(job: Job) -> None:
+    with pytest.raises(ConfigError, match="--eval-run"):
+        job.start(wandb_group=None)
+
+
+def test_a_gate_that_opens_within_a_live_evaluation_is_refused(job: Job) -> None:
+    with pytest.raises(ConfigError, match=r"opens by itself after 60 s.*max_closed_s=3600"):
+        EvalDispatcher(namespace(), job.actors, job.manager, gate=PauseGate(max_closed_s=60))
+
+
+async def test_a_gate_that_was_open_before_a_live_evaluation_had_ended_is_told(
+    job: Job, caplog: pytest.LogCaptureFixture
+) -> None:
+    now = [0.0]
+    gate = PauseGate(clock=lambda: now[0])
+
+    def lasts() -> None:
+        now[0] += 3601
+
+    job.manager.while_evaluating = lasts
+    dispatcher = EvalDispatcher(namespace(), job.actors, job.manager, gate=gate, log=job.logged.append)
+    job.trainer.stack.callback(dispatcher.close)
+    with caplog.at_level(logging.WARNING):
+        await dispatcher.dispatch(4)
+    assert job.logged == [{"eval/step": 4.0, "eval/gate_lapsed": 1.0}]
+    assert "the gate was open again before the evaluation at rollout 4 had ended" in caplog.text
 
 
 def test_a_black_box_is_left_to_the_trainers_own_dispatcher(job: Job) -> None:

@@ -132,6 +132,14 @@ def test_the_same_point_always_has_the_same_key_and_others_have_others() -> None
     assert len({Delivery.of(request(point), DEPLOYMENT).idempotency_key for point in points}) == 4
 
 
+def test_the_same_point_of_another_store_or_an_emptied_one_has_another_key() -> None:
+    stores = ("file:///store", "file:///store/", "file:///a/../store", "file:///other", "s3://bucket/store")
+    keys = [Delivery.of(request(store_url=url), DEPLOYMENT).idempotency_key for url in stores]
+    assert (len({*keys[:3]}), len({*keys})) == (1, 3)
+    assert Delivery.of(request(), DEPLOYMENT, origin="another").idempotency_key not in keys
+    assert all(key.startswith("evaluate/run/step00000010-a0/suite/") for key in keys)
+
+
 def test_a_skip_is_tagged_with_its_reason() -> None:
     skipped = Delivery.of(request(), DEPLOYMENT, SKIPPED)
     assert skipped.tags == ("run:run", "step:10", "suite:suite", "skipped:busy")

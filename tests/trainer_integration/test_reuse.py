@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import huggingface_hub.constants
 import pytest
 from pydantic import ValidationError
 
@@ -12,6 +13,7 @@ from infra.errors import ConfigError
 from tests.fakes.prefect_server import FakePrefect
 from tests.trainer_integration.conftest import SUITE, Trainer, until
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
+from trainer_integration.eval_options import EvalOptions
 
 SAVED = "/runs/x/iter_{step}"
 
@@ -65,3 +67,74 @@ def test_the_baseline_is_measured_on_what_training_starts_from(trainer: Trainer,
 def test_a_combination_that_cannot_be_meant_is_refused(wrong: dict[str, Any], said: str) -> None:
     with pytest.raises(ValidationError, match=said):
         DispatchSettings(run="run", suite=SUITE, every=10, **wrong)
+
+
+PATTERNS = [
+    ("/runs/x/{step:q}", "can't be filled in with a step"),
+    ("/runs/x/{step!z}", "can't be filled in with a step"),
+    ("/runs/x/{step:{width}}", "can't be filled in with a step"),
+    ("/runs/x/{step", "can't be filled in with a step"),
+    ("/runs/x/{step:c}", "can't be filled in with a step"),
+    ("/runs/x/{step:.1e}", "names one place for several steps"),
+    ("gs://bucket/{step}", "use a folder, or s3://bucket/prefix"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "said"), PATTERNS)
+def test_a_pattern_that_does_not_say_where_each_step_is_is_refused(pattern: str, said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        DispatchSettings(run="run", suite=SUITE, every=10, save_hf=pattern, save_interval=10)
+
+
+@pytest.mark.parametrize(("pattern", "said"), PATTERNS)
+def test_a_flag_with_such_a_pattern_is_refused_alike(pattern: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=said):
+        EvalOptions.load(
+            eval_interval=10,
+            eval_num_gpus=1,
+            eval_prompt_data=("sums", "x"),
+            save_hf=pattern.replace("step", "rollout_id"),
+            save_interval=10,
+        )
+
+
+def test_what_is_saved_in_a_bucket_is_read_there(trainer: Trainer, prefect: FakePrefect) -> None:
+    dispatcher = trainer.start(save_hf="s3://bucket/x/{step:06d}", save_interval=10, baseline_checkpoint="s3://bucket/base/")
+    dispatcher.baseline()
+    dispatcher.on_step(10)
+    dispatcher.evaluate(13, "s3://bucket/y")
+    places = [source_of(prefect, number)["path"] for number in range(3)]
+    assert places == ["s3://bucket/base", "s3://bucket/x/000010", "s3://bucket/y"]
+
+
+def test_a_hub_id_is_the_folder_that_the_local_cache_has_for_it(
+    trainer: Trainer, prefect: FakePrefect, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    (refs := tmp_path / "hub" / "models--owner--name" / "refs").mkdir(parents=True)
+    (refs / "main").write_text("f" * 40)
+    (folder := refs.parent / "snapshots" / ("f" * 40)).mkdir(parents=True)
+    dispatcher = trainer.start(baseline_checkpoint="owner/name")
+    dispatcher.baseline()
+    dispatcher.evaluate(3, "owner/name")
+    dispatcher.evaluate(4, "owner/another")
+    places = [source_of(prefect, number)["path"] for number in range(3)]
+    assert places == [str(folder), str(folder), str(Path.cwd() / "owner/another")]
+
+
+@pytest.mark.parametrize(
+    ("given", "remedy"),
+    [
+        ("owner/name", "hf download owner/name"),
+        ("runs/nowhere/base", "does not exist"),
+        ("gs://bucket/base", "use a folder, or s3://bucket/prefix"),
+        ("s3://bucket", "use a folder, or s3://bucket/prefix"),
+    ],
+)
+def test_a_baseline_that_is_nowhere_is_refused_before_training(
+    trainer: Trainer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str, remedy: str
+) -> None:
+    (tmp_path / "hub").mkdir()
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    with pytest.raises(ConfigError, match=remedy):
+        trainer.start(baseline_checkpoint=given)

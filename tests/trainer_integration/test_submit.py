@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import socket
 import time
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from infra import leases, records
 from infra.model import EvalPoint, SkippedPoint
 from infra.snapshot import new_prefix
 from infra.staging import new_staged
-from infra.store import Store
+from infra.store import Store, path_of
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import POINT, SKIPPED, report_at
 from tests.infra.examples import request as example_request
@@ -391,3 +392,82 @@ def test_the_credentials_of_prefect_are_sent_and_not_stored(
     assert prefect.headers[0]["Authorization"] == "Bearer prefect-secret"
     files = [file for file in trainer.settings.home.rglob("*") if file.is_file()]
     assert not any(b"prefect-secret" in file.read_bytes() for file in files)
+
+
+@pytest.mark.parametrize("other", ["store", "emptied"])
+def test_another_store_at_the_same_prefect_has_flow_runs_of_its_own(trainer: Trainer, prefect: FakePrefect, other: str) -> None:
+    first = trainer.start()
+    first.on_step(10)
+    until(lambda: prefect.runs)
+    records.commit(trainer.store, report_at(10))
+    assert first.drain(5)
+    first.close()
+    prefect.runs[0].end("Completed")
+    if other == "store":
+        url = (trainer.folder / "another").as_uri()
+        trainer.settings = trainer.settings.model_copy(update={"store_url": url})
+    else:
+        shutil.rmtree(path_of(trainer.store.url))
+    second = trainer.start()
+    second.on_step(10)
+    until(lambda: len(prefect.runs) == 2)
+    assert not second.drain(0.3)  # its flow has not run yet
+    assert second.records == []
+
+
+def test_a_process_that_delivers_for_another_one_asks_for_the_same_flow_run(trainer: Trainer, prefect: FakePrefect) -> None:
+    prefect.stop()
+    first = trainer.start()
+    first.on_step(10)
+    (file,) = (trainer.settings.home / "outbox").glob("*.json")
+    written = Delivery.model_validate_json(file.read_text()).idempotency_key
+    first.close()
+    prefect.start()
+    trainer.start()
+    until(lambda: prefect.runs)
+    assert prefect.runs[0].body["idempotency_key"] == written
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shown"),
+    [("SCHEDULED", "Late", "Skipped"), ("PENDING", "Pending", "Skipped"), ("RUNNING", "Running", "Running")],
+)
+def test_the_flow_run_of_a_point_that_was_given_up_is_skipped_in_the_ui_unless_it_has_begun(
+    trainer: Trainer, prefect: FakePrefect, kind: str, name: str, shown: str
+) -> None:
+    dispatcher = trainer.start(deadline_s=0.2)
+    dispatcher.on_step(10)
+    until(lambda: prefect.runs)
+    prefect.runs[0].state = {"type": kind, "name": name}
+    until(lambda: dispatcher.records)
+    until(lambda: not dispatcher.desk.submitter.watch._given_up)
+    state = prefect.runs[0].state
+    assert state["name"] == shown
+    if shown == "Skipped":
+        assert (state["type"], state["message"]) == ("COMPLETED", "timeout: no report within the point's deadline")
+
+
+@pytest.mark.parametrize("how", ["503", "deleted"])
+def test_a_prefect_that_does_not_take_that_keeps_nothing_waiting(trainer: Trainer, prefect: FakePrefect, how: str) -> None:
+    dispatcher = trainer.start(deadline_s=0.2)
+    dispatcher.on_step(10)
+    until(lambda: trainer.outbox == [] and prefect.runs)
+    if how == "503":
+        prefect.failing = 503
+    else:
+        prefect.forgets = True
+    until(lambda: dispatcher.records)
+    assert dispatcher.drain(1)
+    prefect.failing = None
+    until(lambda: not dispatcher.desk.submitter.watch._given_up)
+    assert prefect.runs[0].state["name"] == ("Skipped" if how == "503" else "Scheduled")
+
+
+def test_a_skip_of_a_point_that_has_a_flow_run_is_shown_by_it(trainer: Trainer, prefect: FakePrefect) -> None:
+    dispatcher = trainer.start()
+    submitter = dispatcher.desk.submitter
+    request = example_request(OTHER, store_url=trainer.store.url)
+    for skip in (None, replace(SKIPPED, point=OTHER)):
+        submitter.submit(Delivery.of(request, DEPLOYMENT, skip), None)
+        until(lambda: trainer.outbox == [])
+    assert [run.state["name"] for run in prefect.runs] == ["Skipped"]

@@ -15,13 +15,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from infra.config import Settings
-from infra.errors import ConfigError
+from trainer_integration.adapters.hugging_face_export import exporter_of, refuse_unsaved, usable
 from trainer_integration.contract import Exporter
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
+from trainer_integration.sharded.ranks import Ranks
 
 if TYPE_CHECKING:
     from transformers import Trainer, TrainerCallback
 
+__all__ = ["TrainingEvents", "add_evaluation", "evaluation_callback", "exporter_of"]
 logger = logging.getLogger(__name__)
 Log = Callable[[dict[str, float]], None]
 
@@ -38,27 +40,15 @@ def add_evaluation(
     """`export` is by default made of the Trainer's model and its processing class; every rank calls this alike.
 
     Without `baseline`, the first point is the first due step. With `drain_s`, `train()` returns only when the last points have
-    their records, at most so much later. Raises, before training, ConfigError and StoreError as EvalDispatcher does.
+    their records, at most so much later. Raises, before training, ConfigError and StoreError as EvalDispatcher does, and
+    ConfigError for a model that can't be exported, and for checkpoints that the Trainer does not save when they are due.
     """
-    made = EvalDispatcher(dispatch, settings, export or exporter_of(trainer))
+    refuse_unsaved(trainer.args, dispatch)
+    exporter = usable(dispatch, export, trainer)
+    made = EvalDispatcher(dispatch, settings, exporter, ranks=Ranks.of_job() if exporter is None else None)
     log = partial(_log, trainer)
     trainer.add_callback(evaluation_callback(made, log, baseline=baseline, drain_s=drain_s))
     return made
-
-
-def exporter_of(trainer: Trainer) -> Exporter:
-    """Of a model that this process holds whole, or that all ranks hold together."""
-    from trainer_integration.export import HuggingFaceExporter
-    from trainer_integration.sharded.metadata import ModelFiles
-    from trainer_integration.sharded.modules import ModuleExporter
-
-    model, tokenizer = trainer.model, trainer.processing_class
-    if tokenizer is None:
-        raise ConfigError("the Trainer has no processing_class: give it the tokenizer, which a snapshot needs")
-    if trainer.args.world_size == 1:
-        return HuggingFaceExporter(model, tokenizer)
-    files = ModelFiles.of(model.config, tokenizer, getattr(model, "generation_config", None))
-    return ModuleExporter(model, files)
 
 
 def evaluation_callback(
@@ -84,41 +74,47 @@ class TrainingEvents:
         self._last: int | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._safely("its baseline", self._begin, int(state.global_step))
+        self._safely("its baseline", self._begin, state)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self._if_exported(state, control)
+        self._safely("a step", self._dispatch_if, False, state, control)
         self._safely("the metrics", self._log_new)
 
     def on_epoch_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """It comes after the last step, too: an early stop is decided when that step has ended."""
-        if control.should_training_stop:
-            self._if_exported(state, control)
+        self._safely("a step", self._dispatch_if_stopped, state, control)
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.dispatcher.saved_at(int(state.global_step)) is not None:
-            self._step(state, control)
+        self._safely("a step", self._dispatch_if, True, state, control)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        step = int(state.global_step)
-        if self._last != step and self.dispatcher.saved_at(step) is None and _has_best_model(args, state):
-            logger.warning("pinpoint: step %d is not evaluated as the last: the Trainer has loaded its best model by now", step)
-        elif self._last != step:
-            self._safely("the last step", self._dispatch, step, True)
+        self._safely("the last step", self._end, args, state)
         self._safely("its last points", self._drain)
 
-    def _begin(self, step: int) -> None:
+    def _begin(self, state: Any) -> None:
         self._last = None
-        self.dispatcher.resume(step)
+        self.dispatcher.resume(int(state.global_step))
         if self.baseline:
             self._told(self.dispatcher.baseline())
 
-    def _if_exported(self, state: Any, control: Any) -> None:
-        if self.dispatcher.saved_at(int(state.global_step)) is None:
-            self._step(state, control)
+    def _dispatch_if(self, saved: bool, state: Any, control: Any) -> None:
+        """If the model of this step is read where the Trainer saves it, or if it is exported."""
+        step = int(state.global_step)
+        if (self.dispatcher.saved_at(step) is not None) == saved:
+            self._dispatch(step, bool(control.should_training_stop))
 
-    def _step(self, state: Any, control: Any) -> None:
-        self._safely("a step", self._dispatch, int(state.global_step), bool(control.should_training_stop))
+    def _dispatch_if_stopped(self, state: Any, control: Any) -> None:
+        if control.should_training_stop:
+            self._dispatch_if(False, state, control)
+
+    def _end(self, args: Any, state: Any) -> None:
+        step = int(state.global_step)
+        if self._last == step:
+            return
+        if self.dispatcher.saved_at(step) is None and _has_best_model(args, state):
+            logger.warning("pinpoint: step %d is not evaluated as the last: the Trainer has loaded its best model by now", step)
+        else:
+            self._dispatch(step, True)
 
     def _dispatch(self, step: int, final: bool) -> None:
         if final:

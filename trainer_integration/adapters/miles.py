@@ -8,7 +8,7 @@
 With `--eval-num-gpus` the actors export a snapshot, or the checkpoint that they have saved is taken, and Pinpoint evaluates it
 while training goes on. Without, the trainer's own evaluation is awaited, behind the gate of the producer that fills the
 engines. Neither raises; a point that is not measured is reported to the rollout manager, for which training waits a second at
-most, and is in the store and the Prefect UI.
+most, and is in the store and the Prefect UI. An evaluation that the gate did not wait for is logged as `eval/gate_lapsed`.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from infra.config import Settings
 from infra.errors import ConfigError
 from infra.model import SkippedPoint, SkipReason
 from trainer_integration import dispatcher as core
+from trainer_integration.adapters.miles_live import STANDARD, LivePoints
 from trainer_integration.eval_options import EvalOptions
 from trainer_integration.evaluation_path import resolve_path
-from trainer_integration.pause_gate import Gate
+from trainer_integration.pause_gate import Gate, Pause, refuse_early
 
 logger = logging.getLogger(__name__)
 EXPORT_TIMEOUT_S = 3600.0  # all ranks are in it together: what takes longer has hung
 LIVE_TIMEOUT_S = 3600.0
 REPORT_TIMEOUT_S = 60.0
 REPORT_WAIT_S = 1.0  # of a dispatch, for all that it reports; then it goes on, and the reports do
-STANDARD = "the trainer's rollout function"
 
 
 class ActorModel(Protocol):
@@ -67,6 +67,7 @@ class EvalDispatcher:
         self.actor_model, self.rollout_manager = actor_model, rollout_manager
         self.gate, self.log = gate, log
         self._core: core.EvalDispatcher | None = None
+        self._points: LivePoints | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._rollout_id, self._seen = 0, 0
         self._reported: set[tuple[int, int]] = set()
@@ -77,19 +78,22 @@ class EvalDispatcher:
             )
         if self.options.eval_interval is not None:
             self._refuse_unpaused()
+        self._settings = settings
         if self.options.eval_uses_snapshots:
             start = int(getattr(args, "start_rollout_id", None) or 0)
-            own = settings or self.options.settings()
-            self._core = core.EvalDispatcher(self.options.dispatch(start_step=start), own, self._export)
+            self._core = core.EvalDispatcher(self.options.dispatch(start_step=start), self._own_settings(), self._export)
+        elif self.options.eval_interval is not None:
+            self._points = self._live_points()
 
     async def dispatch(self, rollout_id: int, hf_dir: str | None = None, force: bool = False) -> None:
         """A point at `rollout_id`, of `hf_dir` if that is given. Returns when training may go on."""
         older = set(self._reports)
         try:
+            final = force or self._is_last(rollout_id)
             if self._core is None:
-                await self._live(rollout_id)
+                await self._live(rollout_id, final)
             else:
-                await self._snapshot(self._core, rollout_id, hf_dir, force or self._is_last(rollout_id))
+                await self._snapshot(self._core, rollout_id, hf_dir, final)
         except Exception:
             logger.exception("pinpoint: evaluation at rollout %d went wrong", rollout_id)
             self._report(rollout_id, SkipReason.CRASHED.value)
@@ -97,13 +101,24 @@ class EvalDispatcher:
 
     async def drain(self, deadline_s: float | None = None) -> bool:
         """Waits for the points under way, by default as long as one may take; False if some have no record by then."""
-        drained = True if self._core is None else await self._drained(self._core, deadline_s)
+        drained = True
+        if self._core is not None:
+            drained = await self._drained(self._core, deadline_s)
+        elif self._points is not None:
+            drained = await asyncio.to_thread(self._points.drained, REPORT_TIMEOUT_S if deadline_s is None else deadline_s)
         await _sent(self._reports, REPORT_TIMEOUT_S)
         return drained
 
     def close(self) -> None:
-        if self._core is not None:
-            self._core.close()
+        for opened in (self._core, self._points):
+            if opened is not None:
+                opened.close()
+
+    def _own_settings(self) -> Settings:
+        return self._settings or self.options.settings()
+
+    def _live_points(self) -> LivePoints:
+        return LivePoints(self.options, self._own_settings())
 
     async def _drained(self, dispatcher: core.EvalDispatcher, deadline_s: float | None) -> bool:
         try:
@@ -117,9 +132,7 @@ class EvalDispatcher:
 
     async def _snapshot(self, dispatcher: core.EvalDispatcher, rollout_id: int, hf_dir: str | None, final: bool) -> None:
         self._news(dispatcher)
-        if hf_dir is None and self.options.reuses_checkpoints:
-            hf_dir = str(self.options.save_hf).format(rollout_id=rollout_id, step=rollout_id)
-        checkpoint = Path(hf_dir) if hf_dir is not None else None
+        checkpoint = dispatcher.dispatch.saved_at(rollout_id) if hf_dir is None else hf_dir
         self._loop, self._rollout_id = asyncio.get_running_loop(), rollout_id
         done = await asyncio.to_thread(dispatcher.evaluate, rollout_id, checkpoint, final=final)
         if done is None:
@@ -139,21 +152,50 @@ class EvalDispatcher:
         async with asyncio.timeout(EXPORT_TIMEOUT_S):
             await self.actor_model.export_hf(self._rollout_id, str(folder))
 
-    async def _live(self, rollout_id: int) -> None:
+    async def _live(self, rollout_id: int, final: bool) -> None:
+        if self._points is None:
+            self._points = await asyncio.to_thread(self._live_points)
+        points = self._points
+        try:
+            await asyncio.to_thread(points.begin, rollout_id, final)
+            await self._evaluated(rollout_id)
+            points.measured()
+        except TimeoutError:
+            message = f"evaluation at rollout {rollout_id} took more than {LIVE_TIMEOUT_S:g} s"
+            logger.error("pinpoint: %s", message)
+            await self._skipped(points, rollout_id, SkipReason.TIMEOUT, message)
+        except Exception as error:
+            logger.exception("pinpoint: evaluation at rollout %d went wrong", rollout_id)
+            await self._skipped(points, rollout_id, SkipReason.CRASHED, f"{type(error).__name__}: {error}")
+        finally:
+            points.leave()
+
+    async def _evaluated(self, rollout_id: int) -> None:
+        """Raises what the evaluation does, TimeoutError, or ConfigError for one beside its producer."""
         if self.options.eval_interval is None:
             self._refuse_unpaused()
-        with ExitStack() as closed:
-            if self.gate is not None:
-                await asyncio.to_thread(closed.enter_context, self.gate.closed(LIVE_TIMEOUT_S))
-            try:
+        pause = Pause()
+        try:
+            with ExitStack() as closed:
+                if self.gate is not None:
+                    pause = await asyncio.to_thread(closed.enter_context, self.gate.closed(LIVE_TIMEOUT_S))
                 async with asyncio.timeout(LIVE_TIMEOUT_S):
                     await self.rollout_manager.eval.remote(rollout_id)
-            except TimeoutError:
-                logger.error("pinpoint: evaluation at rollout %d took more than %g s", rollout_id, LIVE_TIMEOUT_S)
-                self._report(rollout_id, SkipReason.TIMEOUT.value)
+        finally:
+            if pause.lapsed:
+                logger.warning("pinpoint: the gate was open again before the evaluation at rollout %d had ended", rollout_id)
+            if self.gate is not None:
+                self._log({"eval/step": float(rollout_id), "eval/gate_lapsed": float(pause.lapsed)})
+
+    async def _skipped(self, points: LivePoints, rollout_id: int, reason: SkipReason, message: str) -> None:
+        metrics = await asyncio.to_thread(points.skip, reason, message)
+        self._report(rollout_id, reason.value)
+        self._log(metrics)
 
     def _refuse_unpaused(self) -> None:
-        """Raises ConfigError for a live evaluation beside the producer that fills its engines."""
+        """Raises ConfigError for a live evaluation beside the producer that fills its engines, or behind a gate that opens."""
+        if self.options.posture == "live" and self.gate is not None:
+            refuse_early(self.gate, LIVE_TIMEOUT_S)
         if self.options.posture == "live":
             resolve_path(
                 "live",

@@ -62,7 +62,7 @@ class PinpointEval(_Contract):  # type: ignore[misc]
     async def evaluate_checkpoint(self, checkpoint_dir: str, input: Any) -> Any:
         """`input.rollout_id` is the point's step."""
         dispatcher = self.dispatcher
-        done = await asyncio.to_thread(dispatcher.evaluate, input.rollout_id, Path(checkpoint_dir))
+        done = await asyncio.to_thread(dispatcher.evaluate, input.rollout_id, checkpoint_dir)
         if done is None or done.skipped is not None:
             raise _skip(done.skipped if done and done.skipped else "crashed")
         async with asyncio.timeout(last_resort_s(dispatcher.dispatch.deadline_s) + GRACE_S):
