@@ -15,6 +15,7 @@ from infra.errors import ConfigError
 from infra.model import BlackBoxSpec, EvalPoint, EvalRequest, Suite
 from infra.store import Store
 from infra.suite_files import load_suite
+from trainer_integration.attempts import origin_of
 from trainer_integration.in_flight import InFlight, last_resort_s
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 from trainer_integration.submit import Submitter
@@ -59,13 +60,16 @@ def point_of(checkpoint: Path, run: str | None, step: int | None) -> EvalPoint:
     return EvalPoint(run=name, step=step if step is not None else int(number.group(1)) if number else 0)
 
 
-def submit_and_wait(request: EvalRequest, settings: Settings, api_url: str) -> bool:
-    """Submits the point as a trainer would, and waits for its record; False if it has none by its deadline."""
+def delivery_of(request: EvalRequest) -> Delivery:
+    """As a trainer would deliver the point. Raises StoreError."""
+    return Delivery.of(request, DEPLOYMENT, origin=origin_of(Store(request.store_url), request.point.run))
+
+
+def submit_and_wait(request: EvalRequest, delivery: Delivery, settings: Settings, api_url: str) -> bool:
+    """Submits the point and waits for its record; False if it has none by its deadline."""
     submitter = Submitter(Outbox(settings.home.expanduser() / "outbox"), Store(request.store_url), api_url)
     try:
-        watched = InFlight.of(request)
-        delivery = Delivery.of(request, DEPLOYMENT)
-        submitter.submit(delivery, watched)
+        submitter.submit(delivery, InFlight.of(request))
         has_record = submitter.drained(last_resort_s(request.deadline_s))
         wait_for_flows(api_url, *delivery.tags)
         return has_record

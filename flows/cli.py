@@ -20,7 +20,7 @@ from typer.exceptions import TyperException
 
 from flows import fleet
 from flows import suite as suite_commands
-from flows.asked import asked_black_box, asked_suite, point_of, submit_and_wait
+from flows.asked import asked_black_box, asked_suite, delivery_of, point_of, submit_and_wait
 from flows.compare import compare
 from flows.doctor import doctor
 from flows.gate import gate
@@ -181,8 +181,9 @@ def evaluate(
             black_box=black_box,
             store_url=settings.store,
         )
-        with progress_shown(request, stack.prefect_api_url, out):
-            submit_and_wait(request, settings, stack.prefect_api_url)
+        delivery = delivery_of(request)
+        with progress_shown(delivery, stack.prefect_api_url, out):
+            submit_and_wait(request, delivery, settings, stack.prefect_api_url)
     record = find(Store(settings.store), request.point, loaded.name)
     if isinstance(record, EvalReport):
         shown = reading_console()

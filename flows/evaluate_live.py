@@ -6,7 +6,6 @@ point is a `pin_violation`. Nothing is loaded, exported, leased or deleted.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from functools import partial
 from typing import Any
@@ -14,14 +13,11 @@ from typing import Any
 from prefect import flow
 from prefect.client.schemas.objects import FlowRun, State
 
-from flows.outcome import Phases, leave_record, recorded, timed
+from flows.outcome import Phases, ended_before, leave_record, recorded, timed
 from infra.model import EvalReport, LiveRequest, SkippedPoint
-from infra.records import find
-from infra.store import Store
 from tasks.attach import attach, confirm
 from tasks.report import report
 from tasks.run_datasets import run_datasets
-from tasks.skip import tag_skipped
 
 
 def record_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:
@@ -44,11 +40,8 @@ async def evaluate_live(request: LiveRequest) -> EvalReport | State[Any]:
 
 
 async def _measure(request: LiveRequest, phases: Phases) -> EvalReport | SkippedPoint:
-    already = await asyncio.to_thread(find, Store(request.store_url), request.point, request.suite.name)
-    if already is not None:  # the trainer has given this point up, and its producer goes on: its engines are not asked
-        if isinstance(already, SkippedPoint):
-            await tag_skipped(already.reason)
-        return already
+    if (already := await ended_before(request)) is not None:
+        return already  # its producer goes on: its engines are not asked
     with timed(phases, "attach"):
         fleet = await attach(request)
     with timed(phases, "run datasets"):

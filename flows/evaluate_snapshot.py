@@ -16,7 +16,7 @@ from prefect.runtime import flow_run
 from prefect.states import Completed
 
 from flows.beginning_again import begins_again
-from flows.outcome import Phases, leave_record, recorded, timed
+from flows.outcome import Phases, ended_before, leave_record, recorded, timed
 from infra.fleet.lease import confirm, held
 from infra.model import DatasetResult, Delivered, EvalReport, EvalRequest, PinnedFleet, SkippedPoint, SnapshotRef
 from infra.retention import retire_snapshots
@@ -59,6 +59,10 @@ async def evaluate_snapshot(request: EvalRequest) -> EvalReport | State[Any]:
 
 
 async def _measure(request: EvalRequest, phases: Phases) -> EvalReport | SkippedPoint:
+    if (already := await ended_before(request)) is not None:
+        if request.source.staged:
+            await free_parts(request.source)
+        return already
     async with still_there(request), owning(request) as prefix:
         with timed(phases, "export"):
             snapshot = await export(request, prefix)

@@ -17,11 +17,11 @@ from prefect.states import Completed
 
 from infra.errors import StoreError
 from infra.model import EvalReport, PointRequest, SkippedPoint, SkipReason
-from infra.records import commit, now
+from infra.records import commit, find, now
 from infra.running.sample_log import forget_logs
 from infra.store import Store
 from tasks.alarms import raise_alarm
-from tasks.skip import as_skip, skip
+from tasks.skip import as_skip, skip, tag_skipped
 
 logger = logging.getLogger(__name__)
 for _package in ("flows", "tasks", "infra"):  # what they log goes to the UI too (PREFECT_LOGGING_EXTRA_LOGGERS)
@@ -49,6 +49,14 @@ async def recorded(request: PointRequest, within_s: float, measure: Measure) -> 
     await asyncio.to_thread(forget_logs, Store(request.store_url), request.point, request.suite.name)
     if isinstance(record, SkippedPoint):
         return Completed(name="Skipped", message=f"{record.reason}: {record.message}")
+    return record
+
+
+async def ended_before(request: PointRequest) -> EvalReport | SkippedPoint | None:
+    """The record of a point that is over already, as its trainer has given it up: nothing more is to be measured then."""
+    record = await asyncio.to_thread(find, Store(request.store_url), request.point, request.suite.name)
+    if isinstance(record, SkippedPoint):
+        await tag_skipped(record.reason)
     return record
 
 

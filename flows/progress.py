@@ -14,9 +14,8 @@ import httpx
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
-from infra.model import EvalRequest
 from infra.presentation import plain
-from trainer_integration.outbox import DEPLOYMENT, Delivery
+from trainer_integration.outbox import Delivery
 from trainer_integration.prefect_api import authorization
 
 EVERY_S = 2.0
@@ -33,13 +32,13 @@ class Bar:
 
 
 @contextmanager
-def progress_shown(request: EvalRequest, api_url: str, console: Console) -> Iterator[None]:
+def progress_shown(delivery: Delivery, api_url: str, console: Console) -> Iterator[None]:
     """Bars, one a dataset, under a line for the point, while the body waits for it."""
     ended = threading.Event()
     columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as shown:
-        shown.add_task(f"Evaluating {plain(request.point.name)} ...", total=None)
-        thread = threading.Thread(target=_keep, args=(request, api_url, shown, ended), daemon=True, name="progress")
+        shown.add_task(f"Evaluating {plain(delivery.name)} ...", total=None)
+        thread = threading.Thread(target=_keep, args=(delivery, api_url, shown, ended), daemon=True, name="progress")
         thread.start()
         try:
             yield
@@ -48,12 +47,12 @@ def progress_shown(request: EvalRequest, api_url: str, console: Console) -> Iter
             thread.join(TIMEOUT_S)
 
 
-def _keep(request: EvalRequest, api_url: str, shown: Progress, ended: threading.Event) -> None:
+def _keep(delivery: Delivery, api_url: str, shown: Progress, ended: threading.Event) -> None:
     tasks: dict[str, TaskID] = {}
     with httpx.Client(base_url=api_url.rstrip("/"), timeout=TIMEOUT_S, headers=authorization()) as api:
         while not ended.wait(EVERY_S):
             try:
-                bars = bars_of(request, api)
+                bars = bars_of(delivery, api)
             except (httpx.HTTPError, ValueError, KeyError, TypeError):
                 continue  # Prefect is busy, or down: the next look may see more
             for bar in bars:
@@ -62,10 +61,9 @@ def _keep(request: EvalRequest, api_url: str, shown: Progress, ended: threading.
                 shown.update(tasks[bar.key], completed=bar.percent, description=bar.said)
 
 
-def bars_of(request: EvalRequest, api: httpx.Client) -> list[Bar]:
+def bars_of(delivery: Delivery, api: httpx.Client) -> list[Bar]:
     """One a dataset that has begun, by name; of several tries the last."""
-    key = Delivery.of(request, DEPLOYMENT).idempotency_key
-    runs = _post(api, "/flow_runs/filter", {"flow_runs": {"idempotency_key": {"any_": [key]}}})
+    runs = _post(api, "/flow_runs/filter", {"flow_runs": {"idempotency_key": {"any_": [delivery.idempotency_key]}}})
     if not runs:
         return []
     wanted = {"flow_run_id": {"any_": [run["id"] for run in runs]}, "type": {"any_": ["progress"]}}

@@ -23,7 +23,7 @@ def reclaim(
     settings_file: SettingsOption = None,
 ) -> None:
     """Delete snapshots, uploads and staged models that no live lease claims."""
-    from infra.reclaim import rows, sweep
+    from infra.reclaim import rows, sweep_all
     from trainer_integration.outbox import staged_in_outbox
 
     settings = usable_settings(settings_file, store)
@@ -31,11 +31,13 @@ def reclaim(
         _reclaim_kept(Store(settings.store), kept, dry_run)
         return
     wanted = staged_in_outbox(settings.home)
-    found = sweep(Store(settings.store), settings.staging_dir, wanted=wanted, dry_run=dry_run)
+    swept = sweep_all(Store(settings.store), settings.staging_dir, wanted=wanted, dry_run=dry_run)
+    found = swept.found
     if found:
         out.print(places(rows(found)))
     freed = sum(item.size for item in found if item.deleted)
     out.print(f"{freed:,} bytes freed, {sum(not item.deleted for item in found)} places left as they are.", soft_wrap=True)
+    swept.raise_first()
 
 
 def _reclaim_kept(store: Store, run: str, dry_run: bool) -> None:

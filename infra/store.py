@@ -85,8 +85,9 @@ class Store:
         if "://" in location and not location.startswith("file://"):
             return location.removeprefix(f"{self.url}/") if location.startswith(f"{self.url}/") else None
         path = path_of(location) if location.startswith("file://") else Path(location)
-        root = Path(self._root).resolve() if self.is_local else None
-        return str(path.resolve().relative_to(root)) if root and path.resolve().is_relative_to(root) else None
+        root = Path(os.path.realpath(self._root)) if self.is_local else None
+        real = Path(os.path.realpath(path))  # unlike `resolve`, it takes a link that leads to itself for a path
+        return str(real.relative_to(root)) if root and real.is_relative_to(root) else None
 
     def local_path(self, key: str) -> Path | None:
         """Where `key` can be read in place; None unless the store is a local folder."""

@@ -17,7 +17,7 @@ import pytest
 from prefect.blocks.system import Secret
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
-from flows.asked import submit_and_wait
+from flows.asked import delivery_of, submit_and_wait
 from flows.secrets_block import load_secrets
 from flows.stack import Stack, local_runner, local_stack
 from infra.config import load_settings
@@ -98,7 +98,7 @@ def in_database(database: Postgres, name: str, state: str) -> bool:
 def test_a_point_is_evaluated_and_its_history_is_in_the_database(stack: Stack, database: Postgres, model: Path) -> None:
     settings = load_settings()
     request = request_of(settings.home, model, 20)
-    assert submit_and_wait(request, settings, stack.prefect_api_url)
+    assert submit_and_wait(request, delivery_of(request), settings, stack.prefect_api_url)
     assert isinstance(find(Store(settings.store), request.point, "suite"), EvalReport)
     wait_until(lambda: in_database(database, request.point.name, "Completed"), 60)
 
@@ -135,7 +135,7 @@ def test_secrets_of_a_block_reach_flows_and_their_graders(stack: Stack, database
     asked = request_of(settings.home, model, 60)
     graded = asked.suite.datasets[0].model_copy(update={"grader": custom("knows_a_secret").grader})
     request = asked.model_copy(update={"suite": Suite(name="secrets", datasets=(graded,))})
-    assert submit_and_wait(request, settings, stack.prefect_api_url)
+    assert submit_and_wait(request, delivery_of(request), settings, stack.prefect_api_url)
     report = find(Store(settings.store), request.point, "secrets")
     assert isinstance(report, EvalReport), report
     assert report.results[0].score is not None

@@ -16,6 +16,8 @@ from tests.fakes.wire import Answer, Hang, WireServer
 from tests.infra.examples import request
 from trainer_integration.outbox import DEPLOYMENT, Delivery
 
+DELIVERY = Delivery.of(request(), DEPLOYMENT)
+
 
 class Artifacts(WireServer):
     """Prefect as far as it has progress artifacts, newest first."""
@@ -29,7 +31,7 @@ class Artifacts(WireServer):
         if self.hung:
             raise Hang
         if path == "/api/flow_runs/filter":
-            known = body["flow_runs"]["idempotency_key"]["any_"] == [Delivery.of(request(), DEPLOYMENT).idempotency_key]
+            known = body["flow_runs"]["idempotency_key"]["any_"] == [DELIVERY.idempotency_key]
             return Answer([{"id": "r"}] if known else [])
         assert body["artifacts"] == {"flow_run_id": {"any_": ["r"]}, "type": {"any_": ["progress"]}}
         return Answer(self.found)
@@ -46,14 +48,14 @@ def artifact(key: str, percent: float, said: str) -> dict[str, Any]:
 def test_a_bar_a_dataset_and_of_several_tries_the_last() -> None:
     with Artifacts() as server, httpx.Client(base_url=server.url) as api:
         server.found = [artifact("b", 10, "b: \x1b[31m1 of 10"), artifact("a", 50, "second"), artifact("a", 100, "first")]
-        assert bars_of(request(), api) == [Bar("a", 50.0, "second"), Bar("b", 10.0, "b:  [31m1 of 10")]
+        assert bars_of(DELIVERY, api) == [Bar("a", 50.0, "second"), Bar("b", 10.0, "b:  [31m1 of 10")]
 
 
 def test_bars_move_while_the_point_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress, "EVERY_S", 0.05)
     out = io.StringIO()
     console = Console(file=out, force_terminal=True, width=120)
-    with Artifacts() as server, progress_shown(request(), server.url, console):
+    with Artifacts() as server, progress_shown(DELIVERY, server.url, console):
         server.found = [artifact("progress-sums", 25, "sums: 25 of 100 samples [bold]")]
         time.sleep(0.6)
     assert "sums: 25 of 100 samples [bold]" in out.getvalue()
@@ -70,6 +72,6 @@ def test_a_prefect_that_does_not_answer_holds_nobody_back(fault: str, monkeypatc
         if fault == "down":
             server.stop()
         started = time.monotonic()
-        with progress_shown(request(), server.url, Console(file=io.StringIO())):
+        with progress_shown(DELIVERY, server.url, Console(file=io.StringIO())):
             time.sleep(0.1)
     assert time.monotonic() - started < 3
