@@ -10,7 +10,7 @@ import httpx
 import psutil
 
 from infra import leases
-from infra.model import EvalPoint, EvalReport, Sampling, SkippedPoint
+from infra.model import EvalPoint, EvalReport, FleetSpec, Sampling, SkippedPoint
 from infra.records import find, now
 from infra.snapshot import new_prefix
 from tests.end_to_end.points import Points, has_ended, patiently, state_of, wait_until
@@ -36,13 +36,24 @@ def test_an_invalid_checkpoint_is_a_skipped_run_with_its_reason(services: Runnin
     wait_until(points.nothing_left)
 
 
-def test_a_fault_that_is_no_outage_fails_the_run_and_is_recorded(services: RunningStack, points: Points) -> None:
+def test_a_suite_that_can_not_be_read_is_a_skipped_run_with_its_reason(services: RunningStack, points: Points) -> None:
     gone = points.dataset.model_copy(update={"source": str(services.home / "gone.jsonl")})
-    points.submit(points.request(3, dataset=gone))
+    points.submit(points.request(6, dataset=gone))
+    record = points.record(6)
+    assert isinstance(record, SkippedPoint)
+    assert (record.reason, "gone.jsonl" in record.message) == ("suite_invalid", True)
+    wait_until(lambda: has_ended(services, points.run))
+    assert state_of(services, points.run)["state"]["name"] == "Skipped"
+    wait_until(points.nothing_left)
+
+
+def test_a_fault_that_is_no_outage_fails_the_run_and_is_recorded(services: RunningStack, points: Points) -> None:
+    nowhere = FleetSpec(name="nowhere", engine="sglang", engine_args={"device": "cpu"}, cpus_per_engine=0.1)
+    points.submit(points.request(3).model_copy(update={"fleet": nowhere}))
     record = points.record(3)
     assert isinstance(record, SkippedPoint)
     assert record.reason == "crashed"
-    assert "gone.jsonl" in record.message
+    assert "can't run SGLang, see engine_python" in record.message
     wait_until(lambda: has_ended(services, points.run))
     assert state_of(services, points.run)["state"]["type"] == "FAILED"
     wait_until(points.nothing_left)
