@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from infra.comparing import asked_alike
 from infra.errors import ConfigError, PointSkipped
 from infra.model import EvalPoint, EvalReport, SkippedPoint
 from infra.records import history, runs
@@ -73,7 +74,7 @@ def pair_of(
         raise ConfigError(f"{one.point.name} is one point: name two")
     known = [record for records in histories.values() for record in records if isinstance(record, EvalReport)]
     notes = []
-    if one.suite_digest != other.suite_digest:
+    if not asked_alike(one, other):
         what = f"suite {name} changed between the points (digests {one.suite_digest[:8]} and {other.suite_digest[:8]})"
         if not across:
             raise ConfigError(f"{what}: {_remedy(one, other, known, gate=gate)}")
@@ -82,7 +83,7 @@ def pair_of(
         notes.append("both points have the same weights: whatever differs is chance")
     if elsewhere := _datasets_elsewhere(other, known):
         notes.append(f"not looked at, as only another attempt at step {other.point.step} has them: {', '.join(elsewhere)}")
-    compared = sum(record.suite_digest in (one.suite_digest, other.suite_digest) for record in known)
+    compared = sum(asked_alike(record, one) or asked_alike(record, other) for record in known)
     notes.append(chance_note(compared, len(one.results)))
     return Pair(first=one, second=other, datasets=_datasets(one, other, dataset), notes=tuple(filter(None, notes)))
 

@@ -77,6 +77,17 @@ def _without_score(dataset: str, *reports: EvalReport) -> str:
     return next((f"{report.point.name} has no score: {why}" for report, why in refused if why), "")
 
 
+def asked_alike(one: EvalReport, other: EvalReport) -> bool:
+    """Whether both have the same suite digest, but for datasets of which one of them, for a fault, was asked nothing."""
+    if one.suite_digest == other.suite_digest:
+        return True
+    mine, others = ({result.dataset: result for result in report.results} for report in (one, other))
+    if mine.keys() != others.keys():
+        return False
+    pairs = [(mine[name], others[name]) for name in mine if mine[name].n_samples and others[name].n_samples]
+    return len(pairs) < len(mine) and all(first.digest == second.digest != "" for first, second in pairs)
+
+
 def with_comparisons(store: Store, report: EvalReport) -> EvalReport:
     """The report with each dataset beside the previous point and the baseline; never raises for what can't be compared.
 
@@ -89,7 +100,7 @@ def with_comparisons(store: Store, report: EvalReport) -> EvalReport:
         before = _measured_before(store, report)
     except NOT_READABLE as error:
         return without_comparisons(report, f"the run's earlier points can't be read: {error}")
-    alike = [earlier for earlier in before if earlier.suite_digest == report.suite_digest]
+    alike = [earlier for earlier in before if asked_alike(earlier, report)]
     if not alike:
         return without_comparisons(report, f"the suite has changed since {before[-1].point.name}") if before else report
     scores = PromptScores(store, report.suite)

@@ -87,12 +87,14 @@ class ChatTemplate:
         return text
 
     def sent(self, text: str) -> str | list[int]:
-        """How an engine is given a text that begins as the template begins: as its tokens, if it would add some of its own.
+        """How an engine is given a text with all special tokens in it: as its tokens, if it would add some of its own.
 
-        Many tokenizers begin every text with their first token, which the template has written already.
+        Many tokenizers begin every text with their first token, which the template has written already. Raises
+        UnicodeEncodeError for a text that is none.
         """
         if not self._adds_tokens:
             return text
+        text.encode()  # the tokenizer's own complaint about half a surrogate pair is a TypeError
         tokens: list[int] = self._tokenizer.encode(text, add_special_tokens=False)
         return tokens
 

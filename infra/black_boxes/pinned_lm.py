@@ -102,7 +102,9 @@ class PinnedLM(TemplateLM):  # type: ignore[misc]
 
     async def _generate(self, prompt: str, sampling: Sampling, client: EngineClient, rid: str) -> Generation:
         key = self.asker.pinned.cache_key
-        generation = await client.generate(prompt, sampling, rid=rid, timeout_s=time_for(sampling), cache_key=key)
+        generation = await client.generate(
+            self.tok_encode(prompt), sampling, rid=rid, timeout_s=time_for(sampling), cache_key=key
+        )
         if generation.finish == "abort":
             raise EngineDead(f"{rid} was aborted", engine=client.base_url)
         return generation

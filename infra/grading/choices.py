@@ -11,16 +11,19 @@ from infra.model.graders import MultipleChoiceGrader
 # What is written around a letter without being part of it: emphasis, code and mathematics.
 MARKUP = re.compile(r"[*_`$]|\\[()\[\]]|\\(?:text|math)\w*\{\s*\(?(\w)\)?\s*\}")
 # A letter that is a word as well begins no sentence: "answer: A detailed look shows ...".
-_LETTER = r"\(?([{upper}{lower}])\b(?!')(?!\s+(?!because\b|since\b|as\b|and\b|but\b|for\b|due\b|which\b|where\b)[a-z])"
-_IS = r"\s+(?i:is|are|was|would\s+be|should\s+be|must\s+be)\b(?:\s*:)?|\s*[:=]"
+_GOES_ON = "and|as|because|but|by|due|for|if|in|is|or|since|so|that|when|where|which|with"
+_NO_WORD = rf"(?!(?i:[ai])\s+(?!(?:{_GOES_ON})\b)[a-z])"
+_NAMED = r"(?i:answer|choice|option|(?:best|correct|right)\s+one)"
+_IS = r"(?:\s+(?i:is|are|was|would\s+be|should\s+be|must\s+be)\b(?:\s*:)?|\s*[:=])"
+_SPACE = r"[^\S\n]*"
 # In this order; of several matches of one, the last: a model that changes its mind says so later.
 FORMS = (
     r"\\boxed\{{\s*\(?([{upper}{lower}])\)?\s*\}}",
-    rf"\b(?i:answer|choice|option|one)(?:{_IS})\s*(?i:(?:option|choice)\s+)?{_LETTER}",
-    r"\b(?i:answer)\s+\(?([{upper}])\b(?!\s+[a-z])",
+    rf"\b{_NAMED}{_IS}\s*(?i:(?:option|choice)\s+)?\(?{_NO_WORD}([{{upper}}{{lower}}])\b(?!')",
+    rf"\b(?i:answer)\s+\(?{_NO_WORD}([{{upper}}])\b",
     r"\(([{upper}])\)",
-    r"(?m:^)\s*\(?([{upper}{lower}])[).:]?[\s.]*(?m:$)",
-    r"(?m:^)\s*([{upper}])[).:]\s",
+    rf"(?m:^){_SPACE}\(?([{{upper}}{{lower}}])[).:]?[^\S\n]*\.?{_SPACE}(?m:$)",
+    rf"(?m:^){_SPACE}([{{upper}}])[).:]\s",
     r"\b(?i:option|choice)\s+\(?([{upper}])\b",
 )
 

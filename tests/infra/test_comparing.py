@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from infra.comparing import PromptScores, compare, with_comparisons, without_comparisons
+from infra.comparing import PromptScores, asked_alike, compare, with_comparisons, without_comparisons
 from infra.model import EvalPoint, EvalReport, Sample
 from infra.records import commit, point_prefix, write_samples
 from infra.store import Store
@@ -77,6 +77,37 @@ def test_points_of_a_suite_that_has_changed_are_not_compared_and_it_says_so(stor
     previous, baseline = new(store, 20, 4).comparisons
     assert previous.difference is baseline.difference is None
     assert "suite has changed since run · step 000000" in previous.reason
+
+
+def at_fault(report: EvalReport, dataset: str) -> EvalReport:
+    results = [
+        replace(one, digest="", n_samples=0, score=None, no_score="torn") if one.dataset == dataset else one
+        for one in report.results
+    ]
+    return replace(report, results=tuple(results), suite_digest=f"without {dataset}".ljust(32))
+
+
+def test_a_dataset_at_fault_costs_no_other_its_comparison(store: Store) -> None:
+    results = tuple(replace(REPORT.results[0], dataset=name, digest=name * 8) for name in ("sums", "words"))
+    made = []
+    for step, right in ((0, 2), (20, 8), (40, 12)):
+        report = replace(report_at(step), results=results)
+        for name in ("sums", "words"):
+            write_samples(store, report.point, "suite", name, answers(right))
+        report = at_fault(report, "words") if step == 20 else report
+        made.append(with_comparisons(store, report))
+        commit(store, made[-1])
+    found = {(one.dataset, one.against): one for one in made[1].comparisons}
+    assert found["sums", "previous"].difference is not None
+    assert found["words", "previous"].reason == "run · step 000020 has no score: torn"
+    found = {(one.dataset, one.against): one for one in made[2].comparisons}
+    assert found["sums", "previous"].other == found["words", "previous"].other == EvalPoint(run="run", step=20)
+    assert found["words", "previous"].reason == "run · step 000020 has no score: torn"
+    assert found["words", "baseline"].difference is not None
+    edited = replace(made[2], results=(replace(results[0], digest="edited"), results[1]), suite_digest="6" * 32)
+    assert asked_alike(made[0], made[1])
+    assert not asked_alike(made[0], edited)
+    assert not asked_alike(at_fault(edited, "words"), made[0])
 
 
 def test_samples_that_are_gone_cost_the_comparison_and_not_the_report(store: Store) -> None:

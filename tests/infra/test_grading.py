@@ -170,11 +170,25 @@ def test_a_reasoning_gym_problem_is_graded_by_its_own_family() -> None:
         ("The answer is a bit of a surprise: (D)", "D"),
         ("The answer is A because it rains.", "A"),
         ("I choose option B.", "B"),
+        ("Answer: B is correct.", "B"),
+        ("The answer is B in this case.", "B"),
+        ("Answer: B mitochondria", "B"),
+        ("Answer: A is correct.", "A"),
+        ("(A) is too small. So the answer is D by elimination.", "D"),
+        ("Option (A) is wrong. The answer is C when x > 0.", "C"),
+        ("The answer is **B** with the value (C) excluded", "B"),
+        ("This one: C looks odd, so (D)", "D"),
+        ("answer C because it is", "C"),
         ("", None),
     ],
 )
 def test_a_choice_is_the_letter_that_the_answer_settles_on(response: str, letter: str | None) -> None:
     assert letter_of(response, "ABCD") == letter
+
+
+def test_a_response_of_nothing_but_new_lines_is_read_at_once() -> None:
+    """What reads it in quadratic time would not come to an end."""
+    assert letter_of("\n" * 1_000_000, "ABCD") is None
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ def test_an_engine_that_would_write_the_first_token_again_is_given_tokens(snapsh
     assert template.sent(text) == tokenizer.encode("1+1=")  # one first token, and not what the engine would make: two
     assert len(tokenizer.encode(text)) == 1 + len(tokenizer.encode("1+1="))
     assert template.sent(text + "2") == tokenizer.encode("1+1=2")
+    with pytest.raises(UnicodeEncodeError):
+        template.sent("\ud800")
 
 
 def test_an_engine_that_adds_nothing_is_given_the_text(snapshot: SnapshotRef) -> None:
