@@ -15,9 +15,12 @@ from prefect.client.schemas.objects import FlowRun, State
 
 from flows.outcome import Phases, ended_before, leave_record, recorded, timed
 from infra.model import EvalReport, LiveRequest, SkippedPoint
+from infra.roster import attended
 from tasks.attach import attach, confirm
 from tasks.report import report
 from tasks.run_datasets import run_datasets
+
+HANG_TIMEOUT_S = 60.0
 
 
 def record_crash(flow: Any, flow_run: FlowRun, state: State[Any]) -> None:
@@ -45,7 +48,8 @@ async def _measure(request: LiveRequest, phases: Phases) -> EvalReport | Skipped
     with timed(phases, "attach"):
         fleet = await attach(request)
     with timed(phases, "run datasets"):
-        results = await run_datasets(fleet, request.suite, request.store_url)
+        async with attended(fleet, None, HANG_TIMEOUT_S) as roster:  # they are the trainer's: a lost one stays lost
+            results = await run_datasets(fleet, request.suite, request.store_url, roster)
     with timed(phases, "confirm"):
         await confirm(fleet)
     return await report(request, fleet, results, phases)

@@ -1,7 +1,7 @@
 """Of the snapshots that a run has retired the newest `keep` stay, and only whole ones; the others go at once, unless held.
 
-The newest are those of the latest attempt, and of one attempt those of the latest steps: who resumes at an earlier step keeps
-what is measured from then on. A kept snapshot has a holder that never expires, so no sweep takes it; it goes when newer ones
+The newest are those whose export was begun last, by the store's clock: who resumes at an earlier step keeps what is measured
+from then on. A kept snapshot has a holder that never expires, so no sweep takes it; it goes when newer ones
 are retired, or is released.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from infra.leases import Holder, acquire, delete_unless_held, known, live_holders, of_point, owner_of, release
+from infra.leases import LEASES, Holder, acquire, delete_unless_held, home_of, known, live_holders, of_point, owner_of, release
 from infra.model import EvalPoint
 from infra.snapshot import MANIFEST, PREFIX
 from infra.store import Store
@@ -35,13 +35,15 @@ def release_kept(store: Store, run: str) -> int:
 
 
 def kept(store: Store, run: str) -> list[str]:
-    """Prefixes of the run's kept snapshots, the oldest first: by attempt, then by step."""
-    return sorted((prefix for prefix in known(store, run) if _keepers(store, prefix)), key=_age)
+    """Prefixes of the run's kept snapshots, the oldest first; what was begun in one second by attempt and step."""
+    written = store.written(f"{LEASES}/{run}")
+    begun = {prefix: int(written.get(f"{home_of(prefix)}/made", 0.0)) for prefix in known(store, run)}
+    return sorted((prefix for prefix in begun if _keepers(store, prefix)), key=lambda prefix: (begun[prefix], *_place(prefix)))
 
 
-def _age(prefix: str) -> tuple[int, int, str]:
+def _place(prefix: str) -> tuple[int, int]:
     name = PREFIX.fullmatch(prefix)
-    return (int(name["attempt"]), int(name["step"]), prefix) if name else (0, 0, prefix)
+    return (int(name["attempt"]), int(name["step"])) if name else (0, 0)
 
 
 def _keep(store: Store, prefix: str, owner: str) -> None:

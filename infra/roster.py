@@ -167,8 +167,8 @@ class Roster:
 
 
 @asynccontextmanager
-async def attended(pinned: Pinned, rejoin: Rejoin, hang_timeout_s: float) -> AsyncIterator[Roster]:
-    """A roster whose engines are watched, and come back, while the body runs."""
+async def attended(pinned: Pinned, rejoin: Rejoin | None, hang_timeout_s: float) -> AsyncIterator[Roster]:
+    """A roster whose engines are watched, and come back if there is a way, while the body runs."""
     with first_failure():
         async with asyncio.TaskGroup() as group:
             roster = Roster(pinned, rejoin, group)

@@ -32,7 +32,7 @@ REQUEST_TIMEOUT_S = 300.0  # at least
 SLOWEST_TOKENS_S = 10.0  # of one response among many
 ATTEMPTS = 3  # of one sample, each on another engine if there is one
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0  # before engines that have too much to do are asked the same again
-PATIENCE_S = 120.0  # with engines that have too much to do, since any of them answered
+PATIENCE_S = 120.0  # at least, with engines that have too much to do, since any of them answered
 # Answers that any engine of this version would give again. Not a wrong key (401), a wrong address (404) or haste (429).
 REQUEST_AT_FAULT = frozenset({400, 413, 422})
 Record = Callable[[Sample], None]
@@ -69,7 +69,7 @@ class Asker:
         self.expected = self.pinned.token
         self.gates = Gates.of(roster)
         self.generate = CustomGenerate(spec.generate) if spec.generate else None
-        self.answered_at = time.monotonic()  # the last time that any sample was
+        self.timeout_s = spec.request_deadline_s or time_for(spec.sampling)
         self.failed = 0  # infra_error samples
         self.unanswered: str | None = None  # why the first was, that was not itself at fault
 
@@ -96,10 +96,11 @@ class Asker:
     async def _ask_others(self, lane: int, item: Item, asked: _Answered | _Failed) -> _Answered | _Failed:
         failures, pause, turn = 0, FIRST_PAUSE_S, 0
         while isinstance(asked, _Failed) and not asked.at_fault:
-            if asked.haste and time.monotonic() - self.answered_at < PATIENCE_S:
+            if asked.haste:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LONGEST_PAUSE_S)
-            elif (failures := failures + 1) == ATTEMPTS:
+            failures += not (asked.haste and self._answers_come())
+            if failures == ATTEMPTS:
                 break
             turn += 1
             engine = await self.roster.engine(lane + turn)
@@ -108,6 +109,10 @@ class Asker:
             async with self.gates[engine.base_url]:
                 asked = await self._ask(engine, item, turn)
         return asked
+
+    def _answers_come(self) -> bool:
+        """Whether any engine answered lately, as measured by how long one answer may take."""
+        return time.monotonic() - self.gates.answered_at < max(PATIENCE_S, self.timeout_s)
 
     async def _ask(self, engine: Engine, item: Item, attempt: int) -> _Answered | _Failed:
         """Raises PinViolation for an answer that is not of the pinned version alone."""
@@ -136,11 +141,10 @@ class Asker:
 
         async def turn(prompt: str, sampling: Sampling, number: str) -> Generation:
             own = f"{rid}/{number}" if number else rid
-            timeout_s = self.spec.request_deadline_s or time_for(sampling)
             generation = await client.generate(
-                self.sent(prompt), sampling, rid=own, timeout_s=timeout_s, cache_key=self.pinned.cache_key
+                self.sent(prompt), sampling, rid=own, timeout_s=self.timeout_s, cache_key=self.pinned.cache_key
             )
-            self.answered_at = time.monotonic()
+            self.gates.answered_at = time.monotonic()
             self._check(generation, engine.name, own)
             return generation
 

@@ -106,6 +106,7 @@ class Gates:
 
     def __init__(self) -> None:
         self._gates: dict[str, Gate] = {}
+        self.answered_at = time.monotonic()  # the last time that any engine answered a request
 
     @classmethod
     def of(cls, roster: Roster) -> Gates:

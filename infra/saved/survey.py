@@ -194,12 +194,12 @@ def _score(known: dict[str, Entry], elsewhere: dict[str, Scores], measured: Meas
     if target is None:
         return None
     unit = next(iter(measured.units.values())) if measured.whole else measured.units[target.dataset]
-    tries = [one for entry in known.values() for one in entry.tries if unit in one.claim.datasets]
-    scores = [_of(one.record, target.dataset, unit) for one in tries if isinstance(one.record, EvalReport)]
+    tries = [one for entry in known.values() for one in entry.tries]
+    reports = [(one.claim, one.record) for one in tries if isinstance(one.record, EvalReport)]
+    if measured.whole:
+        scores = [report.metrics.get(target.dataset) for claim, report in reports if unit in claim.datasets]
+    else:
+        results = [result for _, report in reports for result in report.results]
+        scores = [result.score.mean for result in results if result.score and result.digest == unit]
     noted_score = elsewhere.get(unit, {}).get(target.dataset)
     return next((score for score in (*scores, noted_score) if score is not None), None)
-
-
-def _of(report: EvalReport, name: str, unit: str) -> float | None:
-    scores = {result.dataset: result.score.mean for result in report.results if result.score and result.digest == unit}
-    return scores.get(name, report.metrics.get(name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -38,13 +39,30 @@ def test_by_default_nothing_is_kept(store: Store) -> None:
     assert store.list("") == {}
 
 
+def begun(store: Store, at: float, step: int, attempt: int = 0) -> str:
+    """Exported and retired; its export began `at` that time of the store's clock."""
+    prefix = exported(store, point(step, attempt))
+    made = store.local_path(f"{leases.home_of(prefix)}/made")
+    assert made is not None
+    os.utime(made, (at, at))
+    return prefix
+
+
 def test_the_newest_are_kept_and_an_older_one_goes_when_a_newer_one_is_retired(store: Store) -> None:
-    prefixes = []
-    for step in (20, 100, 3):  # retired in another order than they were made in
-        prefixes.append(exported(store, point(step)))
+    prefixes = {step: begun(store, at, step) for at, step in enumerate((3, 20, 100))}
+    for step in (20, 100, 3):  # points end in another order than they begin in
         retire_snapshots(store, point(step), 2)
-    assert kept(store, "run") == sorted(prefixes[:2])
-    assert store.list(prefixes[2]) == {}
+    assert kept(store, "run") == [prefixes[20], prefixes[100]]
+    assert store.list(prefixes[3]) == {}
+
+
+def test_who_resumes_at_an_earlier_step_keeps_what_is_measured_from_then_on(store: Store) -> None:
+    """Also after an attempt that the store could not count, which has its number from the clock."""
+    begun(store, 1, 100, 1_700_000_000)
+    newer = begun(store, 2, 50, 2)
+    for step, attempt in ((100, 1_700_000_000), (50, 2)):
+        retire_snapshots(store, point(step, attempt), 1)
+    assert kept(store, "run") == [newer]
 
 
 def test_attempts_of_one_step_count_apart(store: Store) -> None:
@@ -55,15 +73,12 @@ def test_attempts_of_one_step_count_apart(store: Store) -> None:
     assert store.list(first) == {}
 
 
-def test_the_tenth_attempt_is_newer_than_the_ninth_and_an_earlier_step_of_it_than_any_of_another(store: Store) -> None:
-    made: dict[str, tuple[int, int]] = {}
-    seen = []
-    for step, attempt in ((10, 9), (10, 10), (5, 11), (3, 11), (100_000_000, 11)):
-        made[exported(store, point(step, attempt))] = (attempt, step)
-        retire_snapshots(store, point(step, attempt), 2)
-        seen.append([made[prefix] for prefix in kept(store, "run")])
-    assert seen[1:3] == [[(9, 10), (10, 10)], [(10, 10), (11, 5)]]
-    assert seen[3:] == [[(11, 3), (11, 5)], [(11, 5), (11, 100_000_000)]]
+def test_of_one_second_attempts_and_steps_count_as_numbers(store: Store) -> None:
+    order = ((10, 9), (9, 10), (10, 10), (100_000_000, 10))
+    prefixes = [begun(store, 7.0, step, attempt) for step, attempt in order]
+    for step, attempt in reversed(order):
+        retire_snapshots(store, point(step, attempt), 4)
+    assert kept(store, "run") == prefixes
 
 
 def test_what_is_kept_outlives_every_sweep(store: Store, tmp_path: Path) -> None:

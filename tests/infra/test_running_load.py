@@ -156,7 +156,17 @@ async def test_an_engine_that_has_too_much_to_do_for_ever_is_given_up(
     monkeypatch.setattr(asking, "PATIENCE_S", 0.3)
     loaded.busy_with = 0
     with pytest.raises(FleetUnhealthy, match="no engine answered: engine .*: /generate answered 503: busy"):
-        await run_samples(pinned_to(loaded.base_url), dataset(), problems(20), str)
+        await run_samples(pinned_to(loaded.base_url), dataset(request_deadline_s=0.3), problems(20), str)
+
+
+async def test_an_engine_that_works_on_one_long_answer_and_refuses_the_rest_has_not_failed(
+    loaded: LoadedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(asking, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(asking, "LONGEST_PAUSE_S", 0.3)
+    loaded.busy_with, loaded.latency_s = 1, 1.0
+    samples = await run_samples(pinned_to(loaded.base_url), dataset(request_deadline_s=3.0), problems(4), str)
+    assert {sample.outcome for sample in samples} == {SampleOutcome.OK}
 
 
 async def test_datasets_of_a_point_share_an_engines_room(loaded: LoadedEngine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -134,7 +134,7 @@ class TrainingEvents:
     def _log_new(self) -> None:
         for metrics in self.dispatcher.new_metrics():
             if self.log is not None:
-                self.log(metrics)
+                self._safely("log", self.log, metrics)  # each: a tracker that fails once loses one line
 
     def _safely(self, what: str, work: Callable[..., None], *args: Any) -> None:
         """What raises in a callback would end the training."""
