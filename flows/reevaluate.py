@@ -17,7 +17,7 @@ from flows.rounds import reevaluate_once
 from flows.terminal import reading_console
 from infra.config import Settings, parse
 from infra.errors import ConfigError
-from infra.ledger import all_entries, find_key, forgive
+from infra.ledger import all_entries, find_key, forgive, without_score
 from infra.model import Reevaluation, Suite
 from infra.model.reevaluation import MARKERS
 from infra.saved.round import Done
@@ -166,7 +166,7 @@ def retry(
         place = f": {known.last.claim.checkpoint}" if known.last and known.last.claim.checkpoint else ""
         out.print(f"{known.key.text} is tried again by the next `pinpoint reevaluate`, or schedule{place}", soft_wrap=True)
         return
-    failed = [one for one in all_entries(opened) if one.last and not one.under_way and one.report is None]
+    failed = without_score(all_entries(opened))
     rows = [
         {
             "key": one.key.text,

@@ -105,6 +105,10 @@ class DatasetError(ConfigError):
         super().__init__(f"{place}: {message}")
 
 
+class DataUnreachable(PinpointError):
+    """The store that a dataset's data is in does not give it now."""
+
+
 class PointSkipped(ConfigError):
     """`point` and `suite` are those of the record, a skip for `reason`; `remedy` says what to name instead."""
 

@@ -17,6 +17,7 @@ from typing import Any
 from prefect import task
 
 from infra.datasets import dataset_digest, load_dataset
+from infra.errors import DataUnreachable, StoreError
 from infra.grading.failed_share import with_score_only_if_graded
 from infra.model import DatasetResult, DatasetSpec, Pinned, Sample, SampleOutcome
 from infra.prompts import renderer_of
@@ -56,10 +57,14 @@ async def run_dataset(
 ) -> DatasetResult:
     """`roster` says which of the pinned engines may be asked; by default those that answer.
 
-    Raises PinViolation if any response is of another version, DatasetError for a row that can't be read."""
+    Raises PinViolation if any response is of another version, DatasetError for a row that can't be read, DataUnreachable.
+    """
     started = time.monotonic()
     store, run = Store(store_url), pinned.point.run
-    loaded = await asyncio.to_thread(load_dataset, spec)
+    try:
+        loaded = await asyncio.to_thread(load_dataset, spec)
+    except StoreError as error:
+        raise DataUnreachable(f"{spec.name}: {error}") from error
     render = await asyncio.to_thread(renderer_of, pinned, spec)
     log = await asyncio.to_thread(SampleLog.of, store, pinned, suite, spec, loaded.problems)
     digest = await asyncio.to_thread(dataset_digest, spec, loaded.problems)

@@ -3,37 +3,39 @@
 from __future__ import annotations
 
 from infra.concurrency import gather_all
-from infra.errors import ConfigError, EvalSkip
+from infra.errors import ConfigError, DataUnreachable, EvalSkip
 from infra.model import DatasetResult, DatasetSpec, Pinned, SkipReason, Suite
 from infra.roster import Roster
 from infra.statistics import count_outcomes
 from tasks.run_dataset import run_dataset
 
+AT_FAULT = (ConfigError, DataUnreachable)
+
 
 async def run_datasets(pinned: Pinned, suite: Suite, store_url: str, roster: Roster | None = None) -> list[DatasetResult]:
-    """In their order. One whose data, prompts or grader are at fault has no score and says why.
+    """In their order. One whose data, prompts or grader are at fault, or whose data is away, has no score and says why.
 
     Raises EvalSkip if that is so of all of them, and what else `run_dataset` raises.
     """
     made = await gather_all(_or_refused(pinned, spec, suite.name, store_url, roster) for spec in suite.datasets)
-    if made and all(isinstance(one, ConfigError) for one in made):
+    if made and all(isinstance(one, AT_FAULT) for one in made):
         raise EvalSkip(SkipReason.SUITE_INVALID.value, str(made[0]))
     return [
-        _refused(spec, one, pinned) if isinstance(one, ConfigError) else one
+        _refused(spec, one, pinned) if isinstance(one, AT_FAULT) else one
         for spec, one in zip(suite.datasets, made, strict=True)
     ]
 
 
 async def _or_refused(
     pinned: Pinned, spec: DatasetSpec, suite: str, store_url: str, roster: Roster | None
-) -> DatasetResult | ConfigError:
+) -> DatasetResult | ConfigError | DataUnreachable:
     try:
         return await run_dataset(pinned, spec, suite, store_url, roster)
-    except ConfigError as error:
+    except AT_FAULT as error:
         return error
 
 
-def _refused(spec: DatasetSpec, error: ConfigError, pinned: Pinned) -> DatasetResult:
+def _refused(spec: DatasetSpec, error: Exception, pinned: Pinned) -> DatasetResult:
     """Of a dataset that nothing is known of but why."""
     return DatasetResult(
         dataset=spec.name,

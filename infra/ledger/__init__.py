@@ -16,7 +16,7 @@ of any other shape are not the ledger's, and are passed over.
 """
 
 from infra.ledger.claims import QUEUE_S, TTL_S, Claim
-from infra.ledger.entries import Entry, Try, all_entries, entries, entry, find_key, live_tries
+from infra.ledger.entries import Entry, Try, all_entries, entries, entry, find_key, live_tries, without_score
 from infra.ledger.turns import begin, begun_by, claim, forgive, queued, renew, take_over, was_taken, withdraw
 
 __all__ = [
@@ -39,4 +39,5 @@ __all__ = [
     "take_over",
     "was_taken",
     "withdraw",
+    "without_score",
 ]

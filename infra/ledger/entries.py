@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -40,7 +41,23 @@ class Try:
         """Whether its report has a score for all that was to be measured, and for just that: data may change meanwhile."""
         if not isinstance(self.record, EvalReport):
             return False
-        return all(result.score and result.digest in self.claim.datasets for result in self.record.results)
+        return self.scored >= set(self.claim.datasets)
+
+    @property
+    def scored(self) -> set[str]:
+        """Digests of what its report has a score for; what a black box was given is reported as a whole.
+
+        A record from before digests were noted is taken for what was claimed.
+        """
+        if not isinstance(self.record, EvalReport):
+            return set()
+        if not self.record.results:
+            return set(self.claim.datasets)
+        asked = (
+            self.claim.datasets if len(self.claim.datasets) == len(self.record.results) else ("",) * len(self.record.results)
+        )
+        pairs = zip(self.record.results, asked, strict=True)
+        return {result.digest or claimed for result, claimed in pairs if result.score}
 
     @property
     def reason(self) -> str:
@@ -115,6 +132,19 @@ def entries(store: Store, place: str, clock: float | None = None) -> dict[str, E
         )
         for key, tries in found.items()
     }
+
+
+def without_score(known: Collection[Entry]) -> list[Entry]:
+    """Those that nobody is at, and something of which has no score, under whatever key of the same checkpoint and engines."""
+    scored: dict[str, set[str]] = {}
+    for entry in known:
+        scored.setdefault(entry.key.place, set()).update(*(one.scored for one in entry.tries))
+    idle = [(entry, entry.last) for entry in known if entry.last and not entry.under_way]
+    return [
+        entry
+        for entry, last in idle
+        if last.state == "unreadable" or not scored[entry.key.place].issuperset(last.claim.datasets)
+    ]
 
 
 def entry(store: Store, key: LedgerKey) -> Entry:

@@ -112,7 +112,7 @@ class Survey:
     def _in_ledger(self, found: Found, digest: str) -> Found:
         place = LedgerKey.of(digest, self.engines, "").place
         known, elsewhere = entries(self.store, place), noted(self.store, place)
-        done = {unit for entry in known.values() for unit in _reported(entry, self.measured)} | elsewhere.keys()
+        done = {unit for entry in known.values() for one in entry.tries for unit in one.scored} | elsewhere.keys()
         busy = {unit for entry in known.values() if entry.last and self._is_alive(entry.last) for unit in _asked(entry)}
         score = _score(known, elsewhere, self.measured, self.asked.order.target)
         suite = self.measured.without(done | busy)
@@ -170,14 +170,6 @@ def _every(group: Sequence[Found], every: int) -> Iterator[Found]:
         if n in asked or n - counted in (0, every):
             counted = n
             yield one
-
-
-def _reported(entry: Entry, measured: Measured) -> set[str]:
-    """What has a score, by the digest of what was really asked; what a black box was given is reported as a whole."""
-    reports = [(one.claim, one.record) for one in entry.tries if isinstance(one.record, EvalReport)]
-    if measured.whole:
-        return {unit for claim, _ in reports for unit in claim.datasets}
-    return {result.digest for _, report in reports for result in report.results if result.score}
 
 
 def _asked(entry: Entry) -> tuple[str, ...]:

@@ -209,8 +209,24 @@ def test_of_several_datasets_only_those_without_a_score_are_asked_again(root: Ro
         record["results"][1] |= {"score": None, "no_score": "the judge was away"}
         root.store.write(key, json.dumps(record).encode())
     root.sent.clear()
+    assert len(ledger.without_score(ledger.all_entries(root.store))) == 3
     assert root.steps(both) == [3, 2, 1]
     assert {tuple(spec.name for spec in request.suite.datasets) for request in root.sent} == {("words",)}
+    root.evaluate_all()
+    assert ledger.without_score(ledger.all_entries(root.store)) == []  # under another key, and so under this one
+
+
+def test_a_record_from_before_digests_were_noted_is_taken_for_what_was_claimed(root: Root) -> None:
+    root.steps()
+    for request in root.sent:
+        report = root.report(request)
+        key = record_key(report.point, report.suite)
+        record = json.loads(root.store.read(key))
+        del record["results"][0]["digest"]
+        root.store.write(key, json.dumps(record).encode())
+    assert root.steps() == []
+    assert set(root.states().values()) == {"evaluated"}
+    assert root.steps(root.suite_of(sums="2+2=")) == [3, 2, 1]
 
 
 def test_what_is_asked_now_is_not_asked_again_by_a_changed_suite(root: Root) -> None:

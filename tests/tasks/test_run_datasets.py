@@ -15,6 +15,7 @@ from infra.model import DatasetResult, DatasetSpec, EvalPoint, LiveRequest, Suit
 from tasks import run_dataset, run_datasets
 from tests.fakes.engine import FakeEngine
 from tests.infra.examples import dataset, jsonl
+from tests.services.ports import free_port
 
 KEY = "engine-key"
 pytestmark = pytest.mark.slow  # the task shows its progress to a Prefect server
@@ -65,6 +66,16 @@ async def test_a_dataset_that_is_at_fault_costs_only_its_own_score(
     assert (second.dataset, second.score, second.n_samples, second.samples_location) == ("bad", None, 0, "")
     assert said in second.no_score
     assert (second.coverage, second.worst, second.best) == (0.0, 0.0, 1.0)
+
+
+async def test_data_that_is_away_costs_its_dataset_alone(
+    engine: FakeEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", f"http://127.0.0.1:{free_port()}")
+    away = DatasetSpec(name="away", source="s3://bucket/rows.jsonl")
+    first, second = await measured(request(engine, tmp_path, good(tmp_path), away))
+    assert (first.no_score, second.score) == ("", None)
+    assert "away: " in second.no_score
 
 
 async def test_if_all_are_the_point_is_skipped_for_its_suite(engine: FakeEngine, tmp_path: Path) -> None:
