@@ -99,7 +99,8 @@ class Asker:
             if asked.haste:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.0))
                 pause = min(2 * pause, LONGEST_PAUSE_S)
-            failures += not (asked.haste and self._answers_come())
+            if not (asked.haste and self._answers_come()):
+                failures += 1
             if failures == ATTEMPTS:
                 break
             turn += 1
