@@ -105,7 +105,7 @@ def test_a_demo_that_ends_by_itself_leaves_only_its_history(tmp_path: Path) -> N
     assert set(Path("/dev/shm").glob("sem.mp-*")) <= semaphores
     store = Store((home / "store").as_uri())
     assert [record.kind for record in history(store, "whole")] == ["report", "report"]
-    assert {key.split("/")[0] for key in store.list("")} == {"runs", "comparisons"}
+    assert {key.split("/")[0] for key in store.list("")} == {"runs", "comparisons", "measured"}
 
 
 def test_nothing_runs_on_when_the_demo_is_killed_and_one_reclaim_frees_what_it_left(tmp_path: Path) -> None:
