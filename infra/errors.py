@@ -6,6 +6,7 @@ PinpointError
 │   ├── DatasetError       a dataset file that is missing, or a row that can't be read
 │   └── PointSkipped       a point that was named has no number: it was skipped
 ├── ServiceUnreachable     Prefect or Ray does not answer
+├── DataUnreachable        the store that a dataset's rows are in does not give them now
 ├── PortInUse              a local service can't be started on the port asked for
 ├── StoreError             the object store failed
 │   ├── StoreUnreachable
@@ -105,10 +106,6 @@ class DatasetError(ConfigError):
         super().__init__(f"{place}: {message}")
 
 
-class DataUnreachable(PinpointError):
-    """The store that a dataset's data is in does not give it now."""
-
-
 class PointSkipped(ConfigError):
     """`point` and `suite` are those of the record, a skip for `reason`; `remedy` says what to name instead."""
 
@@ -123,6 +120,10 @@ class ServiceUnreachable(PinpointError):
     def __init__(self, service: str, address: str, remedy: str) -> None:
         self.service, self.address = service, address
         super().__init__(f"{service} does not answer at {address}: {remedy}")
+
+
+class DataUnreachable(PinpointError):
+    pass
 
 
 class PortInUse(PinpointError):

@@ -19,6 +19,7 @@ EXAMPLES: tuple[PinpointError, ...] = (
     errors.DatasetError("bad", path="/d.jsonl", line=3),
     errors.PointSkipped("run · step 1", suite="s", reason="busy", message="two\nlines", remedy="name another"),
     errors.ServiceUnreachable("Prefect", "http://x", "start it"),
+    errors.DataUnreachable("m"),
     errors.PortInUse(4200, "Prefect", "--port"),
     errors.StoreError("m"),
     errors.StoreUnreachable("m"),
