@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import shutil
 import subprocess
 import sys
 import threading
@@ -173,6 +174,19 @@ async def test_generation_kwargs_given_here_override_those_of_the_task(
     settings = {"tasks": "sums", "include_path": str(tasks), "samples_dir": str(tmp_path), "gen_kwargs": {"max_gen_toks": 3}}
     await evaluate(folder, url=engine.base_url, **settings)
     assert {len(sample["resps"][0][0]) for sample in logged(tmp_path, "sums")} == {3}
+
+
+async def test_what_a_chat_template_has_begun_gets_no_second_first_token(folder: Path, tasks: Path, tmp_path: Path) -> None:
+    checkpoint = shutil.copytree(folder, tmp_path / "checkpoint")
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = "<bos>" + TEMPLATE
+    tokenizer.save_pretrained(checkpoint)
+    with FakeEngine() as fake:
+        fake.answers = lambda _: "7"
+        await evaluate(checkpoint, url=fake.base_url, tasks="sums", include_path=str(tasks), apply_chat_template=True)
+        bodies = [body for _, path, body in fake.requests if path == "/generate"]
+    asked = [body["input_ids"] for body in bodies if body["sampling_params"]["max_new_tokens"]]  # the canary generates nothing
+    assert {ids.count(tokenizer.bos_token_id) for ids in asked} == {1}
 
 
 async def test_one_response_of_another_version_leaves_no_number(folder: Path, tasks: Path) -> None:

@@ -153,6 +153,15 @@ async def test_an_engine_that_accepts_and_answers_nothing_is_found_and_replaced(
         assert (await back(roster, 1)).pid == 9
 
 
+async def test_one_that_answers_nothing_and_has_no_way_back_is_lost(two: Fleet, pinned: PinnedFleet) -> None:
+    async with attended(pinned, None, HANG_S) as roster:
+        two.engines[1].hangs.add("/server_info")
+        async with asyncio.timeout(20 * HANG_S):
+            while roster.may_ask(pinned.engines[1]):  # noqa: ASYNC110 - it is a look, not an event
+                await asyncio.sleep(0.02)
+        assert await roster.engine(1) == pinned.engines[0]
+
+
 async def test_whatever_keeps_an_engine_from_coming_back_the_others_go_on(pinned: PinnedFleet) -> None:
     async def rejoin(engine: EngineRef) -> tuple[EngineRef, EngineProof]:
         raise OSError("no space left on device")

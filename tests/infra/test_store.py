@@ -196,3 +196,10 @@ def test_a_listing_misses_nothing_while_others_write_beside_it(store: Store) -> 
     for writer in writers:
         writer.join()
     assert {tuple(found) for found in listed} == {tuple(f"a/{n:02d}" for n in range(20))}
+
+
+def test_a_link_that_leads_to_itself_is_a_place_like_another(tmp_path: Path) -> None:
+    store, loop = Store((tmp_path / "store").as_uri()), tmp_path / "loop"
+    loop.symlink_to(loop)
+    assert store.key_of(str(loop)) is None
+    assert store.key_of(str(tmp_path / "store" / "runs" / "a")) == "runs/a"

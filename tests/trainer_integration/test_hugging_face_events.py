@@ -33,5 +33,18 @@ def test_no_event_raises(event: str, stopping: bool, state: Any, caplog: pytest.
     getattr(events, event)(None, None, None)
 
 
+def test_a_tracker_that_fails_once_loses_one_point_and_not_those_after_it() -> None:
+    seen = []
+
+    def log(metrics: dict[str, float]) -> None:
+        seen.append(metrics["eval/step"])
+        if len(seen) == 1:
+            raise ConnectionError("the tracker is away")
+
+    dispatcher: Any = SimpleNamespace(new_metrics=lambda: [{"eval/step": 10.0}, {"eval/step": 20.0}])
+    TrainingEvents(dispatcher, log, baseline=False, drain_s=0.0)._log_new()
+    assert seen == [10.0, 20.0]
+
+
 def test_every_event_of_a_training_is_among_those() -> None:
     assert EVENTS == ["on_epoch_end", "on_save", "on_step_end", "on_train_begin", "on_train_end"]
