@@ -59,7 +59,7 @@ class _Bar:
                 self._artifact = await acreate_progress_artifact(percent, key=key_of(self._dataset), description=said)
             else:
                 await aupdate_progress_artifact(self._artifact, percent, description=said)
-        except (PrefectException, httpx.HTTPError, OSError) as error:
+        except (PrefectException, httpx.HTTPError, OSError, RuntimeError) as error:  # the last if its own server can't start
             logger.debug("the progress of %s is not shown: %s", self._dataset, error)
         else:
             self._said = said

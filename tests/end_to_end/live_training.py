@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from prefect.blocks.system import Secret
-from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from infra.model import DatasetSpec, EvalPoint, EvalReport, LiveRequest, Sampling, SkippedPoint, Suite
 from infra.records import find
@@ -92,7 +91,7 @@ class FillingProducer:
 
 def save_secret(services: RunningStack, name: str, value: str) -> None:
     """As a user does in Prefect's UI."""
-    with temporary_settings({PREFECT_API_URL: services.stack.prefect_api_url}):
+    with services.known():
         Secret(value=value).save(name, overwrite=True)
 
 

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from infra.model import DatasetSpec, EvalPoint, EvalReport, EvalRequest, Sampling, SkippedPoint, SnapshotSource, Suite
 from infra.records import find
 from infra.store import Store
 from tests.services.stack import FLEET, RunningStack
+from tests.services.waiting import patiently, until
 from trainer_integration.outbox import DEPLOYMENT, Delivery
 from trainer_integration.prefect_api import PrefectApi
 
@@ -67,21 +66,8 @@ def run_name(request: pytest.FixtureRequest) -> str:
     return f"{name[:40].strip('-')}-{uuid.uuid4().hex[:4]}"
 
 
-def patiently(call: Callable[[], str]) -> str:
-    """As the submission thread does, which tries again on the 503 that Prefect gives while SQLite is locked."""
-    for _ in range(60):
-        try:
-            return call()
-        except httpx.HTTPStatusError:
-            time.sleep(0.5)
-    raise AssertionError("Prefect did not take the flow run")
-
-
 def wait_until(holds: Callable[[], bool], timeout_s: float = 300) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        assert time.monotonic() < deadline, f"did not come true within {timeout_s} s"
-        time.sleep(0.1)
+    until(holds, timeout_s, every_s=0.1)
 
 
 def state_of(services: RunningStack, run: str) -> dict[str, Any]:

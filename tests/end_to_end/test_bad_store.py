@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -30,9 +30,10 @@ def large_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def on_s3(services: RunningStack, large_model: Path, request: pytest.FixtureRequest) -> Points:
+def on_s3(services: RunningStack, large_model: Path, request: pytest.FixtureRequest) -> Iterator[Points]:
     name = run_name(request)
-    return Points(services, large_model, name, services.s3_url(name))
+    yield Points(services, large_model, name, services.s3_url(name))
+    services.s3_wire.mend()
 
 
 def test_bursts_of_errors_and_broken_connections_do_not_cost_the_point(services: RunningStack, on_s3: Points) -> None:
@@ -80,7 +81,6 @@ def test_a_full_disk_makes_the_point_export_failed_and_the_next_works(
 
 def test_a_store_that_is_slow_costs_time_and_nothing_else(services: RunningStack, on_s3: Points) -> None:
     services.s3_wire.faults = Faults(strikes=parts_of_uploads, bytes_per_s=8 * 2**20)
-    threading.Timer(20, services.s3_wire.mend).start()
     on_s3.submit(on_s3.request(1))
     record = on_s3.record(1)
     assert isinstance(record, EvalReport), record

@@ -7,8 +7,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import httpx
-
 from tests.services.stack import RunningStack
 
 ROOT = Path(__file__).parents[2]
@@ -32,18 +30,18 @@ def prefect(*arguments: str, **environment: str) -> str:
 def test_deploy_all_registers_every_deployment(services: RunningStack) -> None:
     api = services.stack.prefect_api_url
     environment = {"PREFECT_API_URL": api, "PREFECT_HOME": str(services.home / "prefect-client")}
-    before = httpx.get(f"{api}/deployments/name/evaluate_snapshot/pinpoint", timeout=30).json()
+    before = services.asked("GET", "/deployments/name/evaluate_snapshot/pinpoint").json()
     prefect("work-pool", "create", "pinpoint", "--type", "process", **environment)
     prefect("deploy", "--all", **environment)
-    after = httpx.get(f"{api}/deployments/name/evaluate_snapshot/pinpoint", timeout=30).json()
+    after = services.asked("GET", "/deployments/name/evaluate_snapshot/pinpoint").json()
     assert after["work_pool_name"] == "pinpoint"
     assert after["entrypoint"] == "flows.evaluate_snapshot.evaluate_snapshot"
     assert after["parameter_openapi_schema"] == before["parameter_openapi_schema"]
-    live = httpx.get(f"{api}/deployments/name/evaluate_live/pinpoint", timeout=30).json()
+    live = services.asked("GET", "/deployments/name/evaluate_live/pinpoint").json()
     assert live["entrypoint"] == "flows.evaluate_live.evaluate_live"
-    sweeping = httpx.get(f"{api}/deployments/name/reclaim_orphans/pinpoint", timeout=30).json()
+    sweeping = services.asked("GET", "/deployments/name/reclaim_orphans/pinpoint").json()
     assert [schedule["schedule"]["interval"] for schedule in sweeping["schedules"] if schedule["active"]] == [3600.0]
-    saved = httpx.get(f"{api}/deployments/name/reevaluate_saved/pinpoint", timeout=30).json()
+    saved = services.asked("GET", "/deployments/name/reevaluate_saved/pinpoint").json()
     assert {schedule["slug"]: schedule["active"] for schedule in saved["schedules"]} == {
         "nightly": False,
         "every-quarter-of-an-hour": False,

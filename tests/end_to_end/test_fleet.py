@@ -112,7 +112,7 @@ async def test_a_live_runs_point_has_a_shared_fleet_before_a_re_evaluation_that_
     waiting = []
     for holder, priority in (("saved", 1), ("trainer a", 0), ("trainer b", 0)):
         waiting.append(asyncio.create_task(use(holder, priority)))
-        await asyncio.sleep(1.0)
+        await asyncio.sleep(2.0)
     await leasing.give_back(first)
     await asyncio.gather(*waiting)
     assert order == ["trainer a", "trainer b", "saved"]

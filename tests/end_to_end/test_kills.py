@@ -36,7 +36,7 @@ def cluster(services: RunningStack) -> Iterator[None]:
 @pytest.fixture(scope="module")
 def training(services: RunningStack, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Training]:
     """One run, on one fleet: the point after a kill is that of the next test, or of the same."""
-    fleet = FLEET.model_copy(update={"name": "kills", "cpus_per_engine": 0.25, "hang_timeout_s": 4.0, "lease_ttl_s": 10.0})
+    fleet = FLEET.model_copy(update={"name": "kills", "cpus_per_engine": 0.25, "hang_timeout_s": 4.0, "lease_ttl_s": 20.0})
     with Training(services, "kills", fleet, tmp_path_factory.mktemp("kills")) as made:
         yield made
     with suppress(ConfigError):  # there is none if a test has failed in between

@@ -14,10 +14,11 @@ import pytest
 from infra.model import EvalReport, ProofLevel, Sampling, SkippedPoint, SkipReason
 from infra.records import commit, now
 from tests.end_to_end.live_training import FillingProducer, LiveRun, save_secret, update
-from tests.end_to_end.points import has_ended, patiently, run_name, state_of, wait_until
+from tests.end_to_end.points import has_ended, run_name, state_of, wait_until
 from tests.engines.launching import RunningEngine, embedded_engine
 from tests.services.ports import free_port
 from tests.services.stack import RunningStack
+from tests.services.waiting import patiently
 from trainer_integration.live import DEPLOYMENT
 from trainer_integration.outbox import Delivery
 from trainer_integration.pause_gate import PauseGate

@@ -6,15 +6,15 @@ import os
 import signal
 from pathlib import Path
 
-import httpx
 import psutil
 
 from infra import leases
 from infra.model import EvalPoint, EvalReport, FleetSpec, Sampling, SkippedPoint
 from infra.records import find, now
 from infra.snapshot import new_prefix
-from tests.end_to_end.points import Points, has_ended, patiently, state_of, wait_until
+from tests.end_to_end.points import Points, has_ended, state_of, wait_until
 from tests.services.stack import RunningStack
+from tests.services.waiting import patiently
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 from trainer_integration.submit import Submitter
 
@@ -194,9 +194,9 @@ def test_the_sweep_frees_what_a_killed_owner_left_and_shows_it(services: Running
     for prefix, ttl_s in ((orphan, 0.0), (held, 600.0)):
         leases.acquire(points.store, prefix, owner="killed", purpose="export", ttl_s=ttl_s)
         points.store.write(f"{prefix}/model.safetensors", b"12345")
-    answer = httpx.get(f"{services.stack.prefect_api_url}/deployments/name/reclaim_orphans/pinpoint", timeout=30).json()
+    deployment = services.deployment_id("reclaim_orphans/pinpoint")
     body = {"parameters": {"store_url": points.store.url}, "tags": [f"run:{points.run}"]}
-    run_id = patiently(lambda: str(services.post(f"/deployments/{answer['id']}/create_flow_run", body)["id"]))
+    run_id = patiently(lambda: str(services.post(f"/deployments/{deployment}/create_flow_run", body)["id"]))
     wait_until(lambda: has_ended(services, points.run))
     assert set(points.store.list("snapshots")) == {f"{held}/model.safetensors"}
     # Of this run: the one on schedule sweeps the stack's own store, and has an artifact of the same key.

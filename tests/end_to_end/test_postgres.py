@@ -30,6 +30,7 @@ from tests.infra.graders import custom
 from tests.services.ports import free_port
 from tests.services.postgres import PASSWORD, Postgres, postgres
 from tests.services.stack import FLEET
+from tests.services.waiting import patiently
 from trainer_integration.outbox import DEPLOYMENT, Delivery
 from trainer_integration.prefect_api import PrefectApi, authorization
 
@@ -109,7 +110,7 @@ def test_a_skip_of_the_trainer_is_delivered_with_its_password(stack: Stack, data
         point=request.point, suite="suite", reason="busy", message="two are in flight", export_time_seconds=0, finished_at=now()
     )
     with closing(PrefectApi(stack.prefect_api_url)) as api:
-        api.create_flow_run(Delivery.of(request, DEPLOYMENT, skip))
+        patiently(lambda: api.create_flow_run(Delivery.of(request, DEPLOYMENT, skip)))
     wait_until(lambda: in_database(database, request.point.name, "Skipped"), 60)
 
 

@@ -59,7 +59,7 @@ class Saved:
 
     def trigger(self, **changes: Any) -> str:
         """Runs the deployment to its end; gives the line that the flow logged."""
-        deployment = self.services.asked("GET", "/deployments/name/reevaluate_saved/pinpoint").json()["id"]
+        deployment = self.services.deployment_id("reevaluate_saved/pinpoint")
         made = self.services.post(f"/deployments/{deployment}/create_flow_run", {"parameters": self.parameters(**changes)})
 
         def state() -> str:

@@ -24,7 +24,7 @@ def requested(points: Points, step: int) -> EvalRequest:
     """Greedy, so that a response is the same whenever it is drawn."""
     greedy = {"sampling": Sampling(max_new_tokens=100), "samples_per_prompt": EACH, "generate": "tests.end_to_end.counted:ask"}
     made = points.request(step, dataset=points.dataset.model_copy(update=greedy))
-    return made.model_copy(update={"fleet": FLEET.model_copy(update={"name": "resumed", "lease_ttl_s": 5.0})})
+    return made.model_copy(update={"fleet": FLEET.model_copy(update={"name": "resumed", "lease_ttl_s": 20.0})})
 
 
 def started(request: EvalRequest, folder: Path) -> tuple[subprocess.Popen[bytes], Path]:

@@ -19,12 +19,13 @@ from infra.comparison_index import enter
 from infra.model import EvalReport, Sampling, SkippedPoint
 from infra.presentation import comparison_markdown, curve_markdown, report_markdown
 from infra.records import now
-from tests.end_to_end.points import Points, patiently, wait_until
+from tests.end_to_end.points import Points, wait_until
 from tests.infra.examples import MANIFEST, SKIPPED, report_at
 from tests.infra.hostile import HOSTILE
 from tests.infra.test_untrusted_text import PICTURE, hostile_report, transcripts
 from tests.services.browser import opened_page
 from tests.services.stack import RunningStack
+from tests.services.waiting import patiently
 from trainer_integration.outbox import DEPLOYMENT, Delivery
 from trainer_integration.prefect_api import PrefectApi
 
@@ -61,7 +62,7 @@ def run(services: RunningStack, model: Path) -> Run:
     made[20] = retried(points, dataset)
     assert isinstance(points.record(10), EvalReport)
     assert isinstance(points.record(30), SkippedPoint)
-    wait_until(lambda: all(ended(services, one) for one in made.values()), 60)
+    wait_until(lambda: all(ended(services, one) for one in made.values()), 300)
     return Run(services, name, made, word)
 
 
@@ -73,7 +74,7 @@ def retried(points: Points, dataset: Any) -> str:
     path.parent.mkdir(parents=True)
     path.touch()
     flow_run = points.submit(request)
-    wait_until(lambda: "AwaitingRetry" in states_of_tasks(points.services, flow_run), 60)
+    wait_until(lambda: "AwaitingRetry" in states_of_tasks(points.services, flow_run), 300)
     path.unlink()
     assert isinstance(points.record(20), EvalReport)
     return flow_run
@@ -257,7 +258,7 @@ def test_what_a_model_says_is_read_in_a_page_and_never_obeyed(services: RunningS
 
 
 def test_the_form_of_a_re_evaluation_explains_itself(services: RunningStack, reader: Reader) -> None:
-    deployment = services.asked("GET", "/deployments/name/reevaluate_saved/pinpoint").json()["id"]
+    deployment = services.deployment_id("reevaluate_saved/pinpoint")
     reader.opens(f"/deployments/deployment/{deployment}/run", "folders that checkpoints are saved in, or s3://bucket/prefix")
     reader.reads("regular expression for a checkpoint's path", "newest: the latest step first", "Black Box (Optional)")
     reader.reads("submit nothing, list what would run and what it would cost", "how often a failure that may pass is tried")
@@ -265,7 +266,7 @@ def test_the_form_of_a_re_evaluation_explains_itself(services: RunningStack, rea
 
 
 def test_the_form_of_an_evaluation_explains_itself(services: RunningStack, reader: Reader) -> None:
-    deployment = services.asked("GET", "/deployments/name/evaluate_snapshot/pinpoint").json()["id"]
+    deployment = services.deployment_id("evaluate_snapshot/pinpoint")
     reader.opens(f"/deployments/deployment/{deployment}/run", "step of the trainer at which these weights were made")
     reader.reads(
         "name of the training run whose history the point joins", "the engines that serve the weights", "Ledger (Optional)"

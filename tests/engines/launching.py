@@ -6,8 +6,7 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ import httpx
 
 from infra.processes import fated
 from tests.services.ports import free_port
+from tests.services.waiting import until
 
 START_TIMEOUT_S = 180
 ROOT = Path(__file__).parents[2]
@@ -126,9 +126,5 @@ def wait_until_ready(engine: RunningEngine) -> None:
     wait_until(answers, timeout_s=START_TIMEOUT_S, every_s=0.1)
 
 
-def wait_until(holds: Any, *, timeout_s: float = 10, every_s: float = 0.005) -> None:
-    deadline = time.monotonic() + timeout_s
-    while not holds():
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{holds} did not hold within {timeout_s} s")
-        time.sleep(every_s)
+def wait_until(holds: Callable[[], object], *, timeout_s: float = 60, every_s: float = 0.005) -> None:
+    until(holds, timeout_s, every_s)

@@ -13,7 +13,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from tests.engines.launching import RunningEngine, wait_until
 
 PROMPT = "12+34="
-LONG = 3000
+LONG = 3000  # more than a test waits for
+MIDDLE = 1600  # time enough to act on it while it runs
 SHORT_PAUSE_S = 0.3
 SCORE_TOLERANCE = 5e-3  # SGLang's kernels for CPUs were up to 0.0014 off; another checkpoint is off by 0.1 and more
 
@@ -135,7 +136,7 @@ def test_a_missing_folder_is_refused_and_nothing_changes(engine: RunningEngine, 
 def test_an_unpaused_update_waits_for_the_requests_that_run(engine: RunningEngine, second: Path) -> None:
     running = engine.in_background(PROMPT, tokens=300)
     engine.update(second, "second").raise_for_status()
-    meta = running.result(timeout=1)["meta_info"]
+    meta = running.result(timeout=60)["meta_info"]
     assert [span["version"] for span in meta["weight_versions"]] == ["first"]
 
 
@@ -143,29 +144,29 @@ def test_an_update_that_aborts_all_requests_does_not_wait(engine: RunningEngine,
     running = engine.in_background(PROMPT, tokens=LONG)
     # Until they have ended, SGLang answers 400: it has loaded the weights and can't flush its cache.
     wait_until(lambda: engine.update(second, "second", abort_all_requests=True).is_success)
-    assert running.result(timeout=5)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert running.result(timeout=60)["meta_info"]["finish_reason"]["type"] == "abort"
     assert engine.version() == "second"
 
 
 def test_a_request_paused_in_place_reports_both_versions(engine: RunningEngine, second: Path) -> None:
-    running = engine.in_background(PROMPT, tokens=800)
+    running = engine.in_background(PROMPT, tokens=MIDDLE)
     engine.post("/pause_generation", {"mode": "in_place"}).raise_for_status()
     engine.update(second, "second", flush_cache=False).raise_for_status()
     engine.post("/continue_generation", {}).raise_for_status()
-    meta = running.result(timeout=30)["meta_info"]
+    meta = running.result(timeout=60)["meta_info"]
     spans = meta["weight_versions"]
     assert [span["version"] for span in spans] == ["first", "second"]
-    assert (spans[0]["start"], spans[0]["end"], spans[1]["end"]) == (0, spans[1]["start"], 800)
+    assert (spans[0]["start"], spans[0]["end"], spans[1]["end"]) == (0, spans[1]["start"], MIDDLE)
 
 
 def test_a_retracted_request_keeps_its_tokens_and_says_it_was_retracted(engine: RunningEngine, second: Path) -> None:
-    running = engine.in_background(PROMPT, tokens=800)
+    running = engine.in_background(PROMPT, tokens=MIDDLE)
     engine.post("/pause_generation", {"mode": "retract"}).raise_for_status()
     engine.update(second, "second").raise_for_status()
     engine.post("/continue_generation", {}).raise_for_status()
-    meta = running.result(timeout=30)["meta_info"]
+    meta = running.result(timeout=60)["meta_info"]
     assert meta["num_retractions"] >= 1
-    assert meta["completion_tokens"] == 800
+    assert meta["completion_tokens"] == MIDDLE
     assert [span["version"] for span in meta["weight_versions"]] == ["first", "second"]
 
 
@@ -173,7 +174,7 @@ def test_a_pause_that_aborts_answers_every_request_at_once(engine: RunningEngine
     running = engine.in_background(PROMPT, tokens=LONG)
     answer = engine.post("/pause_generation", {"mode": "abort"}).json()
     assert {"message", "status"} <= answer.keys()
-    meta = running.result(timeout=5)["meta_info"]
+    meta = running.result(timeout=60)["meta_info"]
     assert meta["finish_reason"]["type"] == "abort"
     assert meta["completion_tokens"] < LONG
 
@@ -185,7 +186,7 @@ def test_a_request_sent_while_paused_waits_for_the_continue(engine: RunningEngin
         time.sleep(SHORT_PAUSE_S)
         assert not waiting.done()
         engine.post("/continue_generation", {}).raise_for_status()
-        assert waiting.result(timeout=10)["meta_info"]["completion_tokens"] == 8
+        assert waiting.result(timeout=60)["meta_info"]["completion_tokens"] == 8
 
 
 def test_a_paused_engine_is_not_ready_nor_healthy_for_long_and_answers_all_the_same(engine: RunningEngine) -> None:
@@ -207,15 +208,15 @@ def test_abort_request_ends_the_one_it_names(engine: RunningEngine) -> None:
     mine = engine.in_background(PROMPT, tokens=LONG, rid="mine")
     other = engine.in_background(PROMPT, tokens=300, rid="other")
     assert engine.post("/abort_request", {"rid": "mine"}).status_code == 200
-    assert mine.result(timeout=5)["meta_info"]["finish_reason"]["type"] == "abort"
-    assert other.result(timeout=30)["meta_info"]["finish_reason"]["type"] == "length"
+    assert mine.result(timeout=60)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert other.result(timeout=60)["meta_info"]["finish_reason"]["type"] == "length"
 
 
 def test_flush_cache_is_refused_while_a_request_runs(engine: RunningEngine) -> None:
     running = engine.in_background(PROMPT, tokens=LONG)
     assert engine.post("/flush_cache").status_code == 400
     engine.post("/abort_request", {"abort_all": True})
-    running.result(timeout=5)
+    running.result(timeout=60)
     wait_until(lambda: engine.running() == 0)
     assert engine.post("/flush_cache").status_code == 200
     assert engine.get("/flush_cache").status_code == 200

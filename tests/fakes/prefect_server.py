@@ -1,4 +1,4 @@
-"""Prefect's REST API as far as a trainer speaks it, with its faults as fields; it remembers what it was made to create.
+"""Prefect's REST API as far as a trainer and a task's progress speak it, with its faults as fields; it knows what it created.
 
 Source: prefect 3.9 `server/api/deployments.py`, `server/api/flow_runs.py`.
 """
@@ -51,6 +51,12 @@ class FakePrefect(WireServer):
         if self.failing is not None:
             return Answer("Service Unavailable", self.failing)
         match (method, path.split("/")[2:]):
+            case ("GET", ["csrf-token"]):
+                return Answer({"detail": "CSRF protection is disabled."}, 422)
+            case ("POST", ["artifacts", ""]):
+                return Answer({"id": str(uuid.uuid4()), **body}, 201)
+            case ("PATCH", ["artifacts", _]):
+                return Answer(status=204)
             case ("GET", ["deployments", "name", flow, deployment]):
                 if not self.registered or f"{flow}/{deployment}" in self.unknown:
                     return Answer({"detail": "Deployment not found"}, 404)

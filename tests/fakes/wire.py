@@ -110,6 +110,9 @@ def _handler(wire: WireServer) -> type[BaseHTTPRequestHandler]:
         def do_POST(self) -> None:
             self._serve("POST")
 
+        def do_PATCH(self) -> None:
+            self._serve("PATCH")
+
         def _serve(self, method: str) -> None:
             raw = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             path, body = urlsplit(self.path).path, json.loads(raw) if raw else None

@@ -14,6 +14,7 @@ from flows import progress
 from flows.progress import Bar, bars_of, progress_shown
 from tests.fakes.wire import Answer, Hang, WireServer
 from tests.infra.examples import request
+from tests.services.waiting import until
 from trainer_integration.outbox import DEPLOYMENT, Delivery
 
 DELIVERY = Delivery.of(request(), DEPLOYMENT)
@@ -57,8 +58,7 @@ def test_bars_move_while_the_point_is_waited_for(monkeypatch: pytest.MonkeyPatch
     console = Console(file=out, force_terminal=True, width=120)
     with Artifacts() as server, progress_shown(DELIVERY, server.url, console):
         server.found = [artifact("progress-sums", 25, "sums: 25 of 100 samples [bold]")]
-        time.sleep(0.6)
-    assert "sums: 25 of 100 samples [bold]" in out.getvalue()
+        until(lambda: "sums: 25 of 100 samples [bold]" in out.getvalue(), 30)
     assert "run · step 000010" in out.getvalue()
 
 
@@ -74,4 +74,4 @@ def test_a_prefect_that_does_not_answer_holds_nobody_back(fault: str, monkeypatc
         started = time.monotonic()
         with progress_shown(DELIVERY, server.url, Console(file=io.StringIO())):
             time.sleep(0.1)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 20

@@ -9,21 +9,23 @@ import pytest
 
 from flows import settling
 from flows.settling import wait_for_flows
-from tests.fakes.wire import Answer, WireServer
+from tests.fakes.wire import Answer, Drop, WireServer
 from tests.services.ports import free_port
 
 
 class Counting(WireServer):
-    """Answers with the next of `counts`, the last for ever; None is what Prefect says while its SQLite is locked."""
+    """Answers with the next of `counts`, the last for ever, or does not; None is what Prefect says while SQLite is locked."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.counts: list[int | None] = [0]
+        self.counts: list[int | type[Drop] | None] = [0]
         self.asked: list[Any] = []
 
     def answer(self, method: str, path: str, body: Any) -> Answer:
         self.asked.append((method, path, body))
         count = self.counts.pop(0) if len(self.counts) > 1 else self.counts[0]
+        if count is Drop:
+            raise Drop
         return Answer("locked", 503) if count is None else Answer(count)
 
 
@@ -37,7 +39,7 @@ def prefect(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counting]:
 
 
 def test_it_waits_until_no_flow_run_of_these_tags_does_anything(prefect: Counting) -> None:
-    prefect.counts = [2, None, 1, 0]
+    prefect.counts = [2, None, Drop, 0]
     assert wait_for_flows(f"{prefect.base_url}/api", "run:a", "step:3")
     assert len(prefect.asked) == 4
     method, path, body = prefect.asked[0]

@@ -158,6 +158,13 @@ def tells_its_pid(response: str) -> dict[str, float]:
     return {"reward": 1.0 / os.getpid()}
 
 
+def begins_and_sleeps(response: str) -> float:
+    """Says that it has begun with a file."""
+    Path(response).touch()
+    time.sleep(60)
+    return 1.0
+
+
 def sleeps(response: str) -> float:
     time.sleep(float(response))
     return 1.0

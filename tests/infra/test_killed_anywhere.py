@@ -4,7 +4,6 @@ left but the record, if it was committed.
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import shutil
 import time
@@ -21,21 +20,18 @@ from tests.infra.checkpoints import make_checkpoint
 from tests.infra.examples import POINT
 from tests.services import dying_owner
 from tests.services.dying_owner import RECORD, TTL_S
+from tests.services.forks import FORKS, HANGS_S
 from tests.services.s3 import S3Server
 
 SIGKILLED = -9
 pytestmark = pytest.mark.slow
 
 
-FORKS = multiprocessing.get_context("forkserver")  # so that each of some hundred processes need not import everything again
-FORKS.set_forkserver_preload(["__main__", "tests.services.dying_owner", "s3fs"])
-
-
 def killed_at(step: int, act: str, url: str, staging: Path, checkpoint: Path) -> bool:
     """Whether the process was still at work at its `step`-th step, where it was killed."""
     process = FORKS.Process(target=dying_owner.main, args=(dict(os.environ), act, url, staging, checkpoint, step))
     process.start()
-    process.join(60)
+    process.join(HANGS_S)
     assert process.exitcode in (0, SIGKILLED)
     return process.exitcode == SIGKILLED
 

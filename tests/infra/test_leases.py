@@ -21,6 +21,7 @@ from infra.retention import retire_snapshots
 from infra.snapshot import MANIFEST, SNAPSHOTS, new_prefix
 from infra.store import Store
 from tests.services.s3 import S3Server
+from tests.services.waiting import until
 
 POINT = EvalPoint(run="run", step=10, attempt=1)
 PREFIX = f"{SNAPSHOTS}/run/step00000010-a1-0badcafe"
@@ -69,12 +70,19 @@ def test_a_holder_that_stops_renewing_expires_by_the_stores_clock(store: Store) 
 
 def test_a_holder_that_is_kept_alive_outlives_its_ttl(tmp_path: Path) -> None:
     store = Store(tmp_path.as_uri())
-    holder = exported(store, ttl_s=0.8)
+    holder = exported(store, ttl_s=4.0)
+    [file] = tmp_path.glob(f"{leases.LEASES}/**/holders/*.json")
     with leases.kept_alive(store, PREFIX, holder):
-        time.sleep(1.6)
-        assert leases.live_holders(store, PREFIX) == [holder]
-    time.sleep(1.0)
+        for _ in range(2):
+            age(file, 3.0)
+            until(lambda: time.time() - file.stat().st_mtime < 2.5)
+            assert leases.live_holders(store, PREFIX) == [holder]
+    age(file, 5.0)
     assert leases.live_holders(store, PREFIX) == []
+
+
+def age(file: Path, by_s: float) -> None:
+    os.utime(file, (time.time() - by_s,) * 2)
 
 
 def test_a_kept_snapshot_never_expires(tmp_path: Path) -> None:

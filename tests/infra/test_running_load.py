@@ -141,7 +141,7 @@ async def test_an_engine_that_refuses_in_haste_is_asked_the_same_again_and_less_
     loaded: LoadedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(load, "LOOK_EVERY_S", 0.05)
-    loaded.latency_s, loaded.busy_with = 0.02, 40
+    loaded.looks, loaded.busy_with = 1, 40
     samples = await run_samples(pinned_to(loaded.base_url), dataset(), problems(300), str)
     assert {sample.outcome for sample in samples} == {SampleOutcome.OK}
     assert loaded.most > 40

@@ -7,6 +7,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -125,6 +126,7 @@ def test_a_process_that_is_killed_at_half_repeats_only_what_was_in_flight(two: R
     try:
         while sum(engine.generated for engine in two.engines) < total // 2:
             assert process.poll() is None, "it ended before it was half done"
+            time.sleep(0.01)
     finally:
         process.kill()
         process.wait()

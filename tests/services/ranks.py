@@ -7,7 +7,6 @@ killed, too.
 from __future__ import annotations
 
 import datetime
-import multiprocessing
 import os
 import tempfile
 import time
@@ -18,8 +17,8 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-_servers = multiprocessing.get_context("forkserver")
-_servers.set_forkserver_preload(["torch", "torch.distributed", "transformers", "megatron.core"])  # once, not in each rank
+from tests.services.forks import FORKS
+
 LEAVE_S = 60.0
 GROUP_TIMEOUT = datetime.timedelta(seconds=120)
 
@@ -31,10 +30,10 @@ class RankFailed(Exception):
 def on_ranks(count: int, function: Callable[..., Any], *args: Any, timeout_s: float = 240.0) -> list[Any]:
     """`function(rank, *args)` on each rank, at module level so that it can be pickled; gives its results by rank."""
     with tempfile.TemporaryDirectory(prefix="pinpoint-ranks-") as folder:
-        pairs = [_servers.Pipe() for _ in range(count)]
+        pairs = [FORKS.Pipe() for _ in range(count)]
         meeting = f"file://{folder}/meeting"
         processes = [
-            _servers.Process(target=_rank, args=(rank, count, meeting, pairs[rank][1], function, args)) for rank in range(count)
+            FORKS.Process(target=_rank, args=(rank, count, meeting, pairs[rank][1], function, args)) for rank in range(count)
         ]
         for process in processes:
             process.start()

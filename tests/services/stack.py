@@ -7,12 +7,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from flows.stack import Stack, stack_of
 from infra.config import Settings, load_settings
@@ -45,9 +46,15 @@ class RunningStack:
     def flow_runs(self, run: str) -> list[dict[str, Any]]:
         """The run's flow runs as the Prefect API gives them, by name."""
         body = {"flow_runs": {"tags": {"all_": [f"run:{run}"]}}, "sort": "START_TIME_ASC"}
-        answer = httpx.post(f"{self.stack.prefect_api_url}/flow_runs/filter", json=body, timeout=30)
-        answer.raise_for_status()
-        return sorted(answer.json(), key=lambda flow_run: str(flow_run["name"]))
+        return sorted(self.post("/flow_runs/filter", body), key=lambda flow_run: str(flow_run["name"]))
+
+    def deployment_id(self, name: str) -> str:
+        """Of FLOW/DEPLOYMENT."""
+        return str(self.asked("GET", f"/deployments/name/{name}").json()["id"])
+
+    def known(self) -> AbstractContextManager[object]:
+        """Prefect's own client in this process, which read its settings before there was the server, asks this one."""
+        return temporary_settings({PREFECT_API_URL: self.stack.prefect_api_url})
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         return self.asked("POST", path, body).json()
@@ -55,7 +62,7 @@ class RunningStack:
     def asked(self, method: str, path: str, body: dict[str, Any] | None = None) -> httpx.Response:
         """Of the Prefect API; patient with the 503 that it gives while SQLite is locked, as trainers are."""
         for _ in range(PATIENCE):
-            answer = httpx.request(method, f"{self.stack.prefect_api_url}{path}", json=body, timeout=30)
+            answer = httpx.request(method, f"{self.stack.prefect_api_url}{path}", json=body, timeout=90)
             if answer.status_code != httpx.codes.SERVICE_UNAVAILABLE:
                 break
             time.sleep(0.5)

@@ -21,7 +21,7 @@ CAUSES = {
 
 @pytest.fixture(scope="module")
 def attempts(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    return on_ranks(2, failing, str(tmp_path_factory.mktemp("failing")), timeout_s=60)
+    return on_ranks(2, failing, str(tmp_path_factory.mktemp("failing")), timeout_s=240)
 
 
 @pytest.mark.parametrize("cause", CAUSES)

@@ -63,7 +63,7 @@ def test_what_a_converter_yields_is_staged_or_nothing_is_left_and_its_fault_is_n
     for wrong, name in (("lost", "model.layers.1.mlp.up_proj.weight was promised"), ("misnamed", "mlp.up_proj.weights came")):
         assert all(name in result[wrong][0] for result in results)
         assert results[0][wrong][0] == results[1][wrong][0]
-        assert max(result[wrong][1] for result in results) < 1.0
+        assert max(result[wrong][1] for result in results) < 10.0
         assert [result[wrong][2] for result in results] == [[], []]
     assert [result["ours"][0] for result in results] == ["", ""]
     refuse_difference(tensors(tmp_path / "ours"), tensors(tmp_path / "theirs"))

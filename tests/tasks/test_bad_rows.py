@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from infra.attaching import attach
 from infra.model import EvalPoint, LiveRequest, Suite
 from tasks.run_dataset import run_dataset
 from tests.fakes.engine import FakeEngine
+from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import dataset, jsonl
 
 KEY = "engine-key"
 
 
-@pytest.mark.slow  # the task shows its progress to a Prefect server
-async def test_what_of_the_data_was_not_measured_is_in_the_result(tmp_path: Path) -> None:
+async def test_what_of_the_data_was_not_measured_is_in_the_result(tmp_path: Path, prefect: FakePrefect) -> None:
     lines = [
         '{"prompt": "1+1=", "answer": 2}',
         "{bad",
@@ -34,3 +32,5 @@ async def test_what_of_the_data_was_not_measured_is_in_the_result(tmp_path: Path
         )
         result = await run_dataset.fn(await attach(request, KEY), spec, "suite", request.store_url)
     assert (result.n_prompts, result.n_samples, result.bad_rows, result.too_long) == (2, 4, 2, 1)
+    [shown] = [body for method, path, body in prefect.requests if (method, path) == ("POST", "/api/artifacts/")]
+    assert shown["key"].startswith("progress-")

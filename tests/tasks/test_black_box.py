@@ -22,7 +22,7 @@ from tasks.retrying import worth_retrying
 from tasks.skip import as_skip
 from tests.infra.checkpoints import make_checkpoint
 from tests.infra.examples import POINT
-from tests.trainer_integration.conftest import until
+from tests.services.waiting import until
 
 BOXES = "tests.fakes.black_boxes."
 

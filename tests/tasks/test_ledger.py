@@ -20,6 +20,7 @@ from tasks.ledger import NotOurs, executing, is_ours_to_settle, still_there
 from tests.infra.checkpoints import make_checkpoint
 from tests.infra.examples import request as any_request
 from tests.infra.saved_checkpoints import Root
+from tests.services.waiting import until
 
 
 @pytest.fixture
@@ -55,8 +56,7 @@ async def test_the_checkpoint_is_held_for_minutes_while_it_is_read_and_for_no_lo
     folder = root.saved / "step_1"
     assert [hold.ttl_s for hold in live_holds(folder)] == [6 * 3600.0]
     async with executing(submitted):
-        await asyncio.sleep(0.2)
-        assert [hold.ttl_s for hold in live_holds(folder)] == [300.0]
+        await asyncio.to_thread(until, lambda: [hold.ttl_s for hold in live_holds(folder)] == [300.0])
     assert not is_held(folder)
 
 
@@ -87,10 +87,15 @@ async def test_while_it_runs_it_says_that_it_is_alive(
 ) -> None:
     monkeypatch.setattr(tasks_ledger, "TTL_S", 0.2)
     async with executing(submitted):
-        for file in (root.folder / "store" / "ledger").rglob("*.json"):
+        ledger_folder = root.folder / "store" / "ledger"
+        for file in ledger_folder.rglob("*"):
             os.utime(file, (time.time() - 3600, time.time() - 3600))
-        await asyncio.sleep(0.2)
+        await asyncio.to_thread(until, lambda: any(age < 1800 for age in ages_of(ledger_folder, "alive")))
         assert root.steps() == []
+
+
+def ages_of(folder: Path, name: str) -> list[float]:
+    return [time.time() - file.stat().st_mtime for file in folder.rglob(name)]
 
 
 def test_a_crashed_flow_run_settles_its_own_try_and_no_other_ones(root: Root, submitted: EvalRequest) -> None:

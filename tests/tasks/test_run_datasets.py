@@ -18,7 +18,7 @@ from tests.infra.examples import dataset, jsonl
 from tests.services.ports import free_port
 
 KEY = "engine-key"
-pytestmark = pytest.mark.slow  # the task shows its progress to a Prefect server
+pytestmark = pytest.mark.usefixtures("prefect")
 
 
 @pytest.fixture

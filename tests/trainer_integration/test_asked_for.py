@@ -12,7 +12,8 @@ import pytest
 from infra.model import BlackBoxSpec, EvalRequest, FleetSpec
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import report_at
-from tests.trainer_integration.conftest import Trainer, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import Trainer
 from trainer_integration import attempts
 from trainer_integration.metrics import metrics_of
 

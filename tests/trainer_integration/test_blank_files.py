@@ -16,7 +16,8 @@ import pytest
 
 from infra.model import EvalPoint
 from tests.infra.examples import SKIPPED, request
-from tests.trainer_integration.conftest import PROMPT_S, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import PROMPT_S
 from trainer_integration import blank_files
 from trainer_integration.blank_files import BlankFiles, give_name, write_whole
 from trainer_integration.intents import Intent, settle_left
@@ -44,11 +45,12 @@ class Syncs:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.inodes: list[int] = []
-        self.free, self._sync = threading.Event(), os.fsync
+        self.free, self.begun, self._sync = threading.Event(), threading.Event(), os.fsync
         self.fails: OSError | None = None
         monkeypatch.setattr(os, "fsync", self)
 
     def __call__(self, descriptor: int) -> None:
+        self.begun.set()
         assert self.free.wait(20)
         if self.fails is not None:
             raise self.fails
@@ -81,8 +83,7 @@ def test_many_files_are_synced_with_their_folder_at_once_and_few_are_held_open(
 ) -> None:
     syncs = Syncs(monkeypatch)
     first = outbox.put(DELIVERY)
-    until(lambda: outbox.files._written.empty())
-    time.sleep(3 * blank_files.LATER_S)  # its sync is under way, and held up
+    assert syncs.begun.wait(20)  # and it is held up
     before = len(os.listdir("/proc/self/fd"))
     files = [first, *(outbox.put(DELIVERY) for _ in range(5 * blank_files.HELD))]
     assert len(os.listdir("/proc/self/fd")) <= before + blank_files.HELD

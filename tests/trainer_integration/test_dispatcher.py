@@ -19,7 +19,8 @@ from infra.errors import ConfigError, StoreError
 from infra.model import EvalPoint, SkippedPoint
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import report_at
-from tests.trainer_integration.conftest import PROMPT_S, SUITE, Exporter, Trainer, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import PROMPT_S, SUITE, Exporter, Trainer
 from tests.trainer_integration.test_submit import AWAY, break_
 from trainer_integration import bounded, prefect_api
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
@@ -156,14 +157,22 @@ def test_backpressure_waits_for_the_oldest_and_then_goes_on(trainer: Trainer) ->
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_a_wait_for_room_is_one_line_of_the_log_with_run_and_step(
-    trainer: Trainer, caplog: pytest.LogCaptureFixture, ends: bool
+    trainer: Trainer, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, ends: bool
 ) -> None:
     caplog.set_level(logging.INFO, logger="trainer_integration.desk")
     dispatcher = trainer.start(max_in_flight=1, backpressure_timeout_s=20 if ends else 0.2)
     assert dispatcher.on_step(10) is not None
     assert caplog.messages == []
     if ends:
-        threading.Timer(0.1, records.commit, (trainer.store, report_at(10))).start()
+        watch = dispatcher.desk.submitter.watch
+        wait = watch.wait
+
+        def ends_meanwhile(others: int, timeout_s: float) -> bool:
+            if timeout_s > 0:
+                records.commit(trainer.store, report_at(10))
+            return wait(others, timeout_s)
+
+        monkeypatch.setattr(watch, "wait", ends_meanwhile)
     waited = dispatcher.on_step(20)
     assert waited is not None
     outcome = "and got it" if ends else "in vain"

@@ -23,7 +23,8 @@ from infra.validation.readers import LocalFolder
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import report_at
 from tests.services.ports import free_port
-from tests.trainer_integration.conftest import SUITE, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import SUITE
 from tests.trainer_integration.conftest import Trainer as Home
 from trainer_integration.adapters.hugging_face import TrainingEvents, add_evaluation
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher

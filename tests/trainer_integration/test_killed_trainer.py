@@ -26,7 +26,8 @@ from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import SKIPPED, request
 from tests.services.dying_trainer import LAST, PLACES
 from tests.services.ports import free_port
-from tests.trainer_integration.conftest import SUITE, Trainer, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import SUITE, Trainer
 from trainer_integration.deliver import deliver_left
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
 from trainer_integration.intents import Intent, settle_left

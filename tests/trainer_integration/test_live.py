@@ -21,10 +21,11 @@ from infra.config import Settings
 from infra.errors import ConfigError, StoreUnreachable
 from infra.model import EvalPoint, EvalReport, LiveRequest, SkippedPoint, Suite
 from infra.store import Store
-from tests.fakes.prefect_server import FakePrefect
+from tests.fakes.prefect_server import FakePrefect, FlowRun
 from tests.infra.examples import REPORT, dataset
 from tests.services.ports import free_port
-from tests.trainer_integration.conftest import SUITE, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import SUITE
 from trainer_integration import attempts, exchange
 from trainer_integration.deliver import deliver_left
 from trainer_integration.exchange import GivenUp, Heard, Patience
@@ -35,11 +36,12 @@ from trainer_integration.remote_gate import RemoteGate
 
 ROOT = Path(__file__).parents[2]
 ENGINES = ("http://127.0.0.1:30000", "http://127.0.0.1:30001")
-PATIENCE = {"silence_s": 0.6, "start_timeout_s": 0.6, "settle_s": 0.2, "deadline_s": 5.0}
+PATIENCE = {"silence_s": 30.0, "start_timeout_s": 30.0, "settle_s": 0.2, "deadline_s": 60.0}
+IMPATIENT = {"silence_s": 0.6, "start_timeout_s": 0.6, "deadline_s": 5.0}
 
 
 class Driver:
-    """Starts evaluators over one home folder; `answer` is what the flow would do."""
+    """Starts evaluators over one home folder; `flow` is what the flow would do."""
 
     def __init__(self, folder: Path, prefect: FakePrefect, stack: ExitStack) -> None:
         self.prefect, self.stack = prefect, stack
@@ -57,21 +59,27 @@ class Driver:
         """Does `act` as soon as a flow run was asked for."""
 
         def run() -> None:
-            until(lambda: self.prefect.runs)
+            until(lambda: self.asked_for)
             act()
 
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         self.stack.callback(thread.join, 5)
 
+    @property
+    def asked_for(self) -> list[FlowRun]:
+        """The flow runs that are no skips."""
+        return [run for run in self.prefect.runs if "state" not in run.body]
+
     def report(self, version: str = "40") -> None:
-        request = LiveRequest.model_validate(self.prefect.runs[-1].body["parameters"]["request"])
+        run = self.asked_for[-1]
+        request = LiveRequest.model_validate(run.body["parameters"]["request"])
         made = EvalReport(
             **{name: getattr(REPORT, name) for name in EvalReport.__slots__}
             | {"point": request.point, "snapshot_digest": None, "weight_version": version}
         )
         records.commit(self.store, made)
-        self.prefect.runs[-1].end("Completed")
+        run.end("Completed")
 
     def recorded(self, step: int, attempt: int = 0) -> EvalReport | SkippedPoint:
         point = EvalPoint(run="run", step=step, attempt=attempt)
@@ -178,7 +186,7 @@ def test_no_key_of_an_engine_is_ever_a_parameter(driver: Driver, monkeypatch: py
 def test_a_prefect_that_is_down_hung_or_failing_reopens_the_gate_in_time_and_the_point_is_skipped(
     driver: Driver, prefect: FakePrefect, bad: str
 ) -> None:
-    evaluator = driver.start()
+    evaluator = driver.start(**IMPATIENT)
     if bad == "down":
         prefect.stop()
     prefect.hung, prefect.failing = bad == "hung", 503 if bad == "failing" else None
@@ -192,7 +200,7 @@ def test_a_prefect_that_is_down_hung_or_failing_reopens_the_gate_in_time_and_the
 
 
 def test_the_skip_is_a_run_in_the_ui_when_prefect_is_back(driver: Driver, prefect: FakePrefect) -> None:
-    evaluator = driver.start()
+    evaluator = driver.start(**IMPATIENT)
     prefect.stop()
     evaluator.evaluate_live(40)
     prefect.start()
@@ -209,7 +217,7 @@ def test_a_prefect_that_refuses_makes_a_skipped_point_at_once(driver: Driver, pr
 
 
 def test_a_flow_run_that_no_runner_takes_is_not_waited_for(driver: Driver) -> None:
-    skip = skip_of(driver.start().evaluate_live(40))
+    skip = skip_of(driver.start(start_timeout_s=0.6).evaluate_live(40))
     assert (skip.reason, driver.gate.status.open) == ("unhealthy", True)
     assert "no runner took flow run" in skip.message
 
@@ -226,17 +234,17 @@ def test_a_flow_that_takes_too_long_is_a_timeout_and_learns_when_to_end(driver: 
     skip = skip_of(driver.start(deadline_s=0.5).evaluate_live(40))
     assert (skip.reason, driver.gate.status.open) == ("timeout", True)
     expires_at = driver.prefect.runs[0].body["parameters"]["request"]["expires_at"]
-    assert before < expires_at < before + 1.5
+    assert before + 0.5 < expires_at < time.time()
 
 
 def test_a_store_that_hangs_reopens_the_gate_in_time(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluator, released = driver.start(), threading.Event()
+    evaluator, released = driver.start(silence_s=2.0), threading.Event()
     monkeypatch.setattr(exchange, "find", lambda *_: released.wait(20))
     driver.flow(lambda: driver.prefect.runs[0].end("Running"))
     started = time.monotonic()
     skip = skip_of(evaluator.evaluate_live(40))
     released.set()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
     assert driver.gate.status.open
     assert "the store has not answered" in skip.message
 
@@ -309,11 +317,12 @@ def test_a_step_that_is_asked_for_again_is_another_attempt(driver: Driver, prefe
     driver.flow(driver.report)
     result = evaluator.evaluate_live(40, final=True)
     assert result is not None
+    assert isinstance(result.record, EvalReport), result
     assert (result.record.point.attempt, result.record.point.final) == (1, True)
 
 
 def test_without_the_store_it_is_still_another_attempt(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluator = driver.start()
+    evaluator = driver.start(start_timeout_s=0.6)
     evaluator._asked.add(40)
 
     def down(*_: object) -> int:
@@ -331,7 +340,7 @@ def test_a_store_that_hangs_does_not_hold_up_another_attempt(driver: Driver, mon
     started = time.monotonic()
     result = evaluator.evaluate_live(40)
     released.set()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
     assert result is not None
     assert isinstance(result.record, EvalReport)
     assert result.record.point.attempt > 1_000_000
@@ -416,7 +425,7 @@ def test_an_intent_of_a_live_point_is_there_until_it_has_its_flow_run(driver: Dr
 
 
 def test_a_skip_that_can_not_be_written_is_recorded_all_the_same(driver: Driver) -> None:
-    evaluator = driver.start()
+    evaluator = driver.start(**IMPATIENT)
     folder = driver.settings.home / "outbox-live"
     folder.rmdir()
     folder.write_text("a file in the way")

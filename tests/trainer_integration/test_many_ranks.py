@@ -193,7 +193,7 @@ def test_every_rank_frees_its_own_part_of_what_was_not_submitted(tmp_path: Path)
 
 
 def pressed(rank: int, home: Path) -> list[str | None]:
-    dispatcher = dispatcher_of(home, timeout_s=2, max_in_flight=1, backpressure_timeout_s=4)
+    dispatcher = dispatcher_of(home, timeout_s=8, max_in_flight=1, backpressure_timeout_s=16)
     done = [dispatcher.on_step(step) for step in (10, 20, 30)]
     dispatcher.close()
     return [None if each is None else each.skipped or "submitted" for each in done]
@@ -205,14 +205,14 @@ def test_rank_0_waits_for_room_no_longer_than_the_others_wait_for_it(tmp_path: P
 
 def alone(rank: int, home: Path) -> tuple[list[str | None], float]:
     """Rank 1 is gone after the first point; how long rank 0 took for those after the one that showed it."""
-    dispatcher = dispatcher_of(home, timeout_s=2)
+    dispatcher = dispatcher_of(home, timeout_s=6)
     said, started = [dispatcher.on_step(10)], 0.0
     if rank == 0:
         said.append(dispatcher.on_step(20))
         started = time.monotonic()
         said += [dispatcher.on_step(step) for step in (30, 40)]
     else:
-        time.sleep(5)
+        time.sleep(12)
     taken = time.monotonic() - started
     dispatcher.close()
     return [None if each is None else each.skipped or "submitted" for each in said], taken
@@ -221,5 +221,5 @@ def alone(rank: int, home: Path) -> tuple[list[str | None], float]:
 def test_ranks_that_have_lost_each_other_wait_once_and_record_what_is_due(tmp_path: Path) -> None:
     (said, taken), _ = on_ranks(2, alone, tmp_path, timeout_s=90)
     assert said == ["submitted", "crashed", "crashed", "crashed"]
-    assert taken < 1
+    assert taken < 3
     assert len(list((tmp_path / "staging").glob("staged/*/*"))) == 1  # of the first point

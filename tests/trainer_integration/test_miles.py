@@ -22,7 +22,8 @@ from tests.fakes.miles import ActorGroup, EvalInput, RolloutManager, namespace
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.checkpoints import make_checkpoint
 from tests.infra.examples import jsonl, report_at
-from tests.trainer_integration.conftest import Trainer, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import Trainer
 from trainer_integration.adapters import miles, miles_function
 from trainer_integration.adapters.miles import EvalDispatcher
 from trainer_integration.adapters.miles_function import EvalOutput, PinpointEval
@@ -191,7 +192,7 @@ async def test_a_rollout_manager_that_hangs_holds_up_neither_a_dispatch_nor_the_
         def remote(self, rollout_id: int, reason: str) -> asyncio.Future[None]:
             return asyncio.get_running_loop().create_future()
 
-    for name, seconds in (("REPORT_WAIT_S", 0.1), ("REPORT_TIMEOUT_S", 0.5)):
+    for name, seconds in (("REPORT_WAIT_S", 0.1), ("REPORT_TIMEOUT_S", 5.0)):
         monkeypatch.setattr(miles, name, seconds)
     monkeypatch.setattr(RolloutManager, "report_eval_skip", Hanging())
     dispatcher = job.start(**job.staged)
@@ -199,9 +200,9 @@ async def test_a_rollout_manager_that_hangs_holds_up_neither_a_dispatch_nor_the_
     started = time.monotonic()
     for rollout_id in (4, 9):
         await dispatcher.dispatch(rollout_id)
-    assert time.monotonic() - started < 0.5
+    assert time.monotonic() - started < 5  # as long as one of the two reports may take
     await dispatcher.drain(10)
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 15
     assert not dispatcher._reports
 
 

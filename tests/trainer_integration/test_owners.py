@@ -15,7 +15,8 @@ import pytest
 from infra.config import Settings
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import request
-from tests.trainer_integration.conftest import SUITE, Trainer, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import SUITE, Trainer
 from trainer_integration.deliver import deliver_left
 from trainer_integration.desk import Desk
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher

@@ -14,7 +14,7 @@ import pytest
 
 from infra.concurrency import gather_all
 from infra.errors import ConfigError
-from tests.trainer_integration.conftest import until
+from tests.services.waiting import until
 from trainer_integration.pause_gate import PauseGate
 
 LONG_S = 60.0

@@ -13,7 +13,8 @@ from safetensors.torch import load_file
 from infra import records
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import jsonl, report_at
-from tests.trainer_integration.conftest import Trainer, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import Trainer
 from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
 
 README = Path(__file__).parents[2] / "README.md"

@@ -11,7 +11,8 @@ from pydantic import ValidationError
 
 from infra.errors import ConfigError
 from tests.fakes.prefect_server import FakePrefect
-from tests.trainer_integration.conftest import SUITE, Trainer, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import SUITE, Trainer
 from trainer_integration.dispatcher import DispatchSettings, EvalDispatcher
 from trainer_integration.eval_options import EvalOptions
 

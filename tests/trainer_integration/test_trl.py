@@ -16,7 +16,8 @@ from infra.validation.examination import validate_checkpoint
 from infra.validation.readers import LocalFolder
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import report_at
-from tests.trainer_integration.conftest import SUITE, Trainer, until
+from tests.services.waiting import until
+from tests.trainer_integration.conftest import SUITE, Trainer
 from trainer_integration.adapters.hugging_face import add_evaluation
 from trainer_integration.dispatcher import DispatchSettings
 from trainer_integration.tiny_trainer.model import build_model, build_tokenizer
