@@ -104,7 +104,7 @@ def _until_done(asked: Reevaluation, suite: Suite, settings: Settings, api_url: 
         done, rows, told = reevaluate_once(_limited(asked, left), suite, settings, api_url, dry_run=left == 0)
         submitted = () if left == 0 else done.submitted
         for one in submitted:
-            out.print(f"step {one.saved.step}: submitted, {one.saved.location}", soft_wrap=True, highlight=False)
+            out.print(f"step {one.saved.step}: submitted, {one.saved.location}", soft_wrap=True, highlight=False, markup=False)
         ours |= {one.saved.location for one in submitted}
         if done.full and not waits and not _ours_are_under_way(done, ours):
             out.print(f"Waiting: this store's re-evaluations that are under way are as many as --at-once {asked.care.at_once}.")
@@ -164,7 +164,8 @@ def retry(
         known = find_key(opened, key)
         forgive(opened, known)
         place = f": {known.last.claim.checkpoint}" if known.last and known.last.claim.checkpoint else ""
-        out.print(f"{known.key.text} is tried again by the next `pinpoint reevaluate`, or schedule{place}", soft_wrap=True)
+        said = f"{known.key.text} is tried again by the next `pinpoint reevaluate`, or schedule{place}"
+        out.print(said, soft_wrap=True, markup=False)
         return
     failed = without_score(all_entries(opened))
     rows = [

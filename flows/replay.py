@@ -33,4 +33,4 @@ def replay(
         raise ConfigError(f"no run {run!r} in {opened.url}; runs there: {', '.join(known) or 'none'}")
     for name in sinks:
         target, new, points = project_to(name, Place(store=opened, run=run, home=settings.home, project=project))
-        out.print(f"{name}: {new} of {points} points were new to {target}", soft_wrap=True, highlight=False)
+        out.print(f"{name}: {new} of {points} points were new to {target}", soft_wrap=True, highlight=False, markup=False)

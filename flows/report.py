@@ -40,7 +40,9 @@ def report(
             file.write(made)
     except OSError as error:
         raise ConfigError(f"{target} can't be written: {error.strerror}") from error
-    out.print(f"{target.resolve()} ({len(made) / 1e6:.1f} MB): open it in a browser", soft_wrap=True, highlight=False)
+    out.print(
+        f"{target.resolve()} ({len(made) / 1e6:.1f} MB): open it in a browser", soft_wrap=True, highlight=False, markup=False
+    )
 
 
 def _writable(target: Path) -> Path:

@@ -47,7 +47,7 @@ class Axes:
     width: int
     colour: str
     colours: tuple[str, ...]
-    attempts: tuple[str, ...]
+    lines: tuple[str, ...]
 
     def x(self, *, labelled: bool = True) -> alt.X:
         margin = max(1.0, (self.last - self.first) * 0.02)
@@ -64,9 +64,9 @@ class Axes:
 
     def shapes(self) -> dict[str, Any]:
         """Attempts of a resumed run are told apart by their points' shapes."""
-        if len(self.attempts) < 2:
+        if len(self.lines) < 2:
             return {}
-        return {"shape": alt.Shape("attempt:N", title="attempt", scale=alt.Scale(domain=self.attempts))}
+        return {"shape": alt.Shape("line:N", title="attempt", scale=alt.Scale(domain=self.lines))}
 
 
 def values_panel(axes: Axes, number: int, marks: Sequence[Mark], *, title: str, height: int, lowest: bool) -> alt.LayerChart:
@@ -82,7 +82,7 @@ def _of_values(axes: Axes, number: int, marks: Sequence[Mark], lowest: bool) -> 
     y = alt.Y("value:Q", title=None, scale=scale, axis=alt.Axis(tickCount=5))
     low = alt.Y("low:Q", title=None)
     base = alt.Chart(alt.NamedData(name=f"values_{number}")).encode(x=axes.x(labelled=lowest), color=axes.color())
-    line = base.mark_line(strokeWidth=1.5).encode(y=y, detail=["series:N", "run:N", "attempt:N"], opacity=_picked(0.9))
+    line = base.mark_line(strokeWidth=1.5).encode(y=y, detail=["series:N", "run:N", "line:N"], opacity=_picked(0.9))
     bars = base.mark_rule(strokeWidth=1 if many else 2).encode(y=low, y2="high:Q", opacity=_picked(0.25 if many else 0.55))
     points = base.mark_point(filled=True, size=16 if many else 50, opacity=1).encode(
         y=y, opacity=_picked(1.0), tooltip=_tooltip(_OF_VALUE, marks), **axes.shapes()

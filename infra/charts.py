@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from infra.curve_marks import Mark, Record, gap_marks, phase_marks, series_names, value_marks
+from infra.curve_marks import Mark, Record, gap_marks, lines_of, phase_marks, series_names, value_marks
 from infra.model import EvalReport, SkippedPoint
 
 if TYPE_CHECKING:  # who draws nothing does not wait for altair
@@ -19,6 +19,7 @@ if TYPE_CHECKING:  # who draws nothing does not wait for altair
 
 WIDTH, HEIGHT, SMALL_HEIGHT = 600, 260, 130
 MOST_SERIES, MOST_RUNS, MOST_IN_PICTURE = 20, 12, 100
+MOST_LISTED = 6
 Panels = Sequence[tuple[str, Sequence[Mark]]]
 
 
@@ -79,14 +80,13 @@ def _drawn(
 
     gaps = gap_marks(records)
     steps = [record.point.step for record in records] or [0]
-    attempts = sorted({record.point.attempt for record in records})
     axes = Axes(
         first=min(steps),
         last=max(steps),
         width=width,
         colour=colour,
         colours=tuple(colours),
-        attempts=tuple(str(attempt) for attempt in attempts),
+        lines=tuple(lines_of(mark for _, marks in panels for mark in marks)),
     )
     charts: list[alt.Chart | alt.LayerChart] = []
     for number, (name, marks) in enumerate(panels):
@@ -106,7 +106,10 @@ def _counted(records: Sequence[Record], drawn: Sequence[Record]) -> str:
     parts = [_number(len(records) - skipped, "measured point") if records else "no points yet"]
     parts += [f"{len(drawn) - skipped} of them drawn"] * bool(left_out) + [f"{skipped} skipped"] * bool(skipped)
     attempts = sorted({record.point.attempt for record in records})
-    parts += [f"attempts {', '.join(map(str, attempts))}"] * (len(attempts) > 1)
+    if len(attempts) > MOST_LISTED:
+        parts.append(f"{len(attempts)} attempts")
+    elif len(attempts) > 1:
+        parts.append(f"attempts {', '.join(map(str, attempts))}")
     return ", ".join(parts)
 
 

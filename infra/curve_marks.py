@@ -19,11 +19,31 @@ NO_SCORE = "no score"
 STAGING = "staging (training waits)"
 MOST_REASONS = 8
 OTHER = "other reasons"
+ONE_EACH = "one point each"
 
 
 def value_marks(records: Iterable[Record], names: Mapping[tuple[str, str], str]) -> list[Mark]:
-    """One mark a value: a dataset's score, or a black box's metric, which has no interval."""
-    return [mark for record in records if isinstance(record, EvalReport) for mark in _values_of(record, names)]
+    """One mark a value: a dataset's score, or a black box's metric, which has no interval.
+
+    `line` is the attempt, as whose points it is joined with others; what was measured point by point, each as an attempt of
+    its own as re-evaluations are, is one line.
+    """
+    reports = [record for record in records if isinstance(record, EvalReport)]
+    steps: dict[tuple[str, str], dict[int, set[int]]] = {}
+    for report in reports:
+        steps.setdefault((report.point.run, report.suite), {}).setdefault(report.point.attempt, set()).add(report.point.step)
+    single = {of: {attempt for attempt, its in attempts.items() if len(its) == 1} for of, attempts in steps.items()}
+    return [
+        mark | {"line": ONE_EACH if report.point.attempt in alone and len(alone) > 1 else str(report.point.attempt)}
+        for report in reports
+        for alone in [single[report.point.run, report.suite]]
+        for mark in _values_of(report, names)
+    ]
+
+
+def lines_of(marks: Iterable[Mark]) -> list[str]:
+    """The attempts as which values are joined, in order."""
+    return sorted({str(mark["line"]) for mark in marks}, key=lambda line: (line == ONE_EACH, len(line), line))
 
 
 def series_names(records: Iterable[Record]) -> dict[tuple[str, str], str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import string
 from typing import Any
@@ -10,6 +11,8 @@ import xxhash
 
 from infra.datasets.rows import Row
 from infra.model import Choices, DatasetSpec, Message, Problem
+
+TAKES_ANYTHING = ("custom", "json_schema")  # graders to which a row's answer may be more than one thing, as JSON
 
 
 def problem_of(spec: DatasetSpec, row: Row, number: int) -> Problem:
@@ -42,11 +45,17 @@ def _answer(spec: DatasetSpec, row: Row) -> str:
     answer = row.fields.get(spec.answer_key)
     if answer is None:
         raise row.bad(f"has no {spec.answer_key!r}; its keys: {', '.join(row.fields)}")
+    if isinstance(answer, list) and spec.grader.name not in TAKES_ANYTHING:
+        if len(answer) != 1:
+            several = f"has {len(answer)} answers in {spec.answer_key!r}, and a row can have one"
+            raise row.bad(f"{several}; a custom grader is given all of them as JSON")
+        (answer,) = answer
+    text = json.dumps(answer, ensure_ascii=False, default=str) if isinstance(answer, dict | list | bool) else str(answer)
     if spec.answer_key_pattern is None:
-        return str(answer)
-    found = re.search(spec.answer_key_pattern, str(answer))
+        return text
+    found = re.search(spec.answer_key_pattern, text)
     if found is None:
-        raise row.bad(f"answer_key_pattern {spec.answer_key_pattern!r} is not found in {str(answer)[-80:]!r}")
+        raise row.bad(f"answer_key_pattern {spec.answer_key_pattern!r} is not found in {text[-80:]!r}")
     return str(found.group(1 if found.re.groups else 0))
 
 

@@ -16,10 +16,14 @@ _NO_WORD = rf"(?!(?i:[ai])\s+(?!(?:{_GOES_ON})\b)[a-z])"
 _NAMED = r"(?i:answer|choice|option|(?:best|correct|right)\s+one)"
 _IS = r"(?:\s+(?i:is|are|was|would\s+be|should\s+be|must\s+be)\b(?:\s*:)?|\s*[:=])"
 _SPACE = r"[^\S\n]*"
+_SO = r"(?:(?i:therefore|thus|hence|clearly|then)\b,?\s*)?"
+_OPENS = r"[\"'\[<(]*"
 # In this order; of several matches of one, the last: a model that changes its mind says so later.
 FORMS = (
-    r"\\boxed\{{\s*\(?([{upper}{lower}])\)?\s*\}}",
-    rf"\b{_NAMED}{_IS}\s*(?i:(?:option|choice)\s+)?\(?{_NO_WORD}([{{upper}}{{lower}}])\b(?!')",
+    r"\\boxed\{{\s*(?:\\(?:text|math)\w*\{{\s*)?\(?([{upper}{lower}])\)?\s*(?:\}}|[.):,]\s)",
+    rf"\b{_NAMED}{_IS}\s*{_SO}(?i:(?:option|choice)\s+)?{_OPENS}{_NO_WORD}([{{upper}}{{lower}}])\b(?!'\w)",
+    rf"(?<!\bif )(?<!\bIf )\b(?i:I|we)(?i:'d|'ll|\s+would|\s+will)?\s+(?i:choose|pick|select|go\s+with)\s+"
+    rf"(?i:(?:option|choice)\s+)?{_OPENS}{_NO_WORD}([{{upper}}])\b(?!'\w)",
     rf"\b(?i:answer)\s+\(?{_NO_WORD}([{{upper}}])\b",
     r"\(([{upper}])\)",
     rf"(?m:^){_SPACE}\(?([{{upper}}{{lower}}])[).:]?[^\S\n]*\.?{_SPACE}(?m:$)",

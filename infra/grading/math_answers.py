@@ -7,13 +7,14 @@ they cut off for wrong. Here the worker is killed at its deadline, and the sampl
 from __future__ import annotations
 
 import logging
+import re
 from typing import Any
 
 from infra.grading.scoring import Score
 from infra.model import DatasetSpec, Problem
 from infra.model.graders import MathGrader
 
-DELIMITERS = ("$", "\\boxed", "\\(", "\\[", "\\begin")
+DELIMITERS = re.compile(r"(?<!\\)\$|\\boxed|\\\(|\\\[")  # `\$36` has none, and an environment is none
 
 
 def math(settings: MathGrader, spec: DatasetSpec) -> Score:
@@ -38,7 +39,7 @@ def math(settings: MathGrader, spec: DatasetSpec) -> Score:
 
 def _delimited(answer: str) -> str:
     """Without delimiters, `3\\sqrt{2}` would be read as 3."""
-    return answer if any(mark in answer for mark in DELIMITERS) else f"\\boxed{{{answer}}}"
+    return answer if DELIMITERS.search(answer) else f"\\boxed{{{answer}}}"
 
 
 def _parsed(text: str) -> list[Any]:

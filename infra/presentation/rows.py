@@ -38,6 +38,9 @@ def against(report: EvalReport, dataset: str, other: str) -> Comparison | None:
     return next((made for made in report.comparisons if (made.dataset, made.against) == (dataset, other)), None)
 
 
+OWN_COLUMNS = ("step", "suite", "lag", "export s", "skipped")
+
+
 def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str, str]]:
     """One row a point, a column a dataset; a skipped point keeps its place and says why."""
     reports = [record for record in records if isinstance(record, EvalReport)]
@@ -53,12 +56,18 @@ def history_rows(records: Sequence[EvalReport | SkippedPoint]) -> list[dict[str,
         if len(suites) > 1:
             row["suite"] = plain(record.suite)
         scores = scores_of(record)
-        row.update({plain(name): scores.get(name, "–") for name in datasets})
+        row.update({_column(name): scores.get(name, "–") for name in datasets})
         row["lag"] = str(record.lag_steps) if isinstance(record, EvalReport) else "–"
         row["export s"] = f"{record.export_time_seconds:.3f}"
         row["skipped"] = plain(f"{record.reason}: {record.message}") if isinstance(record, SkippedPoint) else ""
         rows.append(row)
     return rows
+
+
+def _column(dataset: str) -> str:
+    """Of a dataset or metric, whatever it is called."""
+    name = plain(dataset)
+    return f"{name} (score)" if name in OWN_COLUMNS else name
 
 
 def scores_of(record: EvalReport | SkippedPoint) -> dict[str, str]:

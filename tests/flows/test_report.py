@@ -46,6 +46,12 @@ def test_the_page_is_where_it_was_asked_for(store: Store, tmp_path: Path) -> Non
     assert "0.500 [0.40, 0.60]" in made
 
 
+def test_a_name_in_brackets_is_shown_as_it_is(store: Store, tmp_path: Path) -> None:
+    measured(store, 0)
+    done = report("run", "--html", "out[best].html")
+    assert done.stdout.startswith(f"{tmp_path / 'out[best].html'} (")
+
+
 def test_without_a_name_it_is_called_as_the_run_is_and_may_be_written_anew(store: Store, tmp_path: Path) -> None:
     measured(store, 0)
     assert report("run").exit_code == 0

@@ -18,7 +18,7 @@ from tests.infra.examples import REPORT, RESULT, SKIPPED
 
 Record = EvalReport | SkippedPoint
 OURS = {"series", "run", "step", "value", "low", "high", "text", "attempt", "suite", "row", "what", "reason", "why", "asked"}
-OURS |= {"previous", "lag", "weights", "missed", "point", "phase", "seconds", "order"}
+OURS |= {"line", "previous", "lag", "weights", "missed", "point", "phase", "seconds", "order"}
 EVIL = [
     "a.b",
     "a[0]",
@@ -115,10 +115,24 @@ def test_what_could_not_be_graded_is_a_gap_and_not_a_zero() -> None:
 
 def test_attempts_of_a_resumed_run_are_told_apart() -> None:
     spec = spec_of([at(20, {"sums": 0.5}), at(20, {"sums": 0.6}, attempt=1), at(40, {"sums": 0.7}, attempt=1)])
-    assert {"field": "attempt", "scale": {"domain": ["0", "1"]}, "title": "attempt", "type": "nominal"} in inside(spec, "shape")
-    assert {"field": "attempt", "type": "nominal"} in [one for detail in inside(spec, "detail") for one in detail]
+    assert {"field": "line", "scale": {"domain": ["0", "1"]}, "title": "attempt", "type": "nominal"} in inside(spec, "shape")
+    assert {"field": "line", "type": "nominal"} in [one for detail in inside(spec, "detail") for one in detail]
     assert "attempts 0, 1" in spec["title"]["subtitle"][0]
     assert not [shape for shape in inside(spec_of(CURVE), "shape") if isinstance(shape, dict)]
+
+
+def test_points_that_are_an_attempt_each_are_one_line() -> None:
+    """As those of re-evaluations are, in the order in which somebody asked for them."""
+    each: list[Record] = [at(10 * step, {"sums": 0.5}, attempt=20 - step) for step in range(10)]
+    spec = spec_of(each)
+    assert {mark["line"] for mark in spec["datasets"]["values_0"]} == {"one point each"}
+    assert not [shape for shape in inside(spec, "shape") if isinstance(shape, dict)]
+    assert spec["title"]["subtitle"][0] == "10 measured points, 10 attempts"
+    drawn(spec)
+    trained: list[Record] = [at(step, {"sums": 0.4}) for step in (5, 15)]
+    marks = spec_of([*trained, *each])["datasets"]["values_0"]
+    assert {mark["line"] for mark in marks if mark["attempt"] == "0"} == {"0"}
+    assert {mark["line"] for mark in marks if mark["attempt"] != "0"} == {"one point each"}
 
 
 def test_the_same_dataset_in_two_suites_is_two_curves() -> None:

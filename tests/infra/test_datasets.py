@@ -183,6 +183,27 @@ def test_the_answer_to_grade_against_can_be_a_part_of_the_rows(tmp_path: Path) -
         load_problems(spec_of(tmp_path, row, answer_key_pattern="@"))
 
 
+@pytest.mark.parametrize(
+    ("answer", "grader", "text"),
+    [
+        ('["Paris"]', "exact", "Paris"),
+        ("true", "exact", "true"),
+        ("2.50", "exact", "2.5"),
+        ('{"type": "object"}', "json_schema", '{"type": "object"}'),
+        ('["a", "b"]', {"name": "custom", "function": "builtins:float"}, '["a", "b"]'),
+    ],
+)
+def test_an_answer_that_is_no_text_is_its_json(tmp_path: Path, answer: str, grader: Any, text: str) -> None:
+    row = f'{{"prompt": "?", "answer": {answer}}}'
+    assert load_problems(spec_of(tmp_path, row, grader=grader))[0].answer == text
+
+
+def test_several_right_answers_are_a_bad_row_and_not_a_text_that_is_never_right(tmp_path: Path) -> None:
+    row = '{"prompt": "?", "answer": ["Paris", "City of Paris"]}'
+    with pytest.raises(DatasetError, match=r"line 1: has 2 answers in 'answer', and a row can have one"):
+        load_problems(spec_of(tmp_path, row))
+
+
 CHOICES = {"prompt_template": "{q}\n{choices}", "choices": Choices(right="r", wrong=("w1", "w2", "w3"))}
 
 

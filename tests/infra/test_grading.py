@@ -89,6 +89,10 @@ def test_an_answer_is_graded_right_or_wrong(
     assert graded(grader, answer, response) == (reward if reward is None else pytest.approx(reward))
 
 
+COLUMN = r"\begin{pmatrix} -2 \\ -14 \\ -7 \end{pmatrix}"
+SQUARE = r"\begin{pmatrix}1&2\\3&4\end{pmatrix}"
+
+
 @pytest.mark.parametrize(
     ("answer", "response", "reward"),
     [
@@ -101,6 +105,16 @@ def test_an_answer_is_graded_right_or_wrong(
         ("(1,2)", "$2$", 0.0),
         ("7", r"At first \boxed{6}. After a check it is \boxed{7}.", 1.0),
         (r"\{1,2\}", r"\boxed{\{2,1\}}", 1.0),
+        (COLUMN, rf"\boxed{{{COLUMN}}}", 1.0),
+        (COLUMN, f"${COLUMN}$", 1.0),
+        (COLUMN, r"\boxed{-7}", 0.0),
+        (COLUMN, rf"\boxed{{{COLUMN.replace('14', '15')}}}", 0.0),
+        (SQUARE, rf"\boxed{{{SQUARE}}}", 1.0),
+        (r"\$36", "36", 1.0),
+        (r"\$36", r"\boxed{\$36}", 1.0),
+        (r"\$36", r"\boxed{37}", 0.0),
+        (r"\$32,348", r"\boxed{\$32{,}348}", 1.0),
+        ("$36$", "36", 1.0),
         ("7", "I do not know", NONE),
         ("7", r"\boxed{}", NONE),
     ],
@@ -179,6 +193,15 @@ def test_a_reasoning_gym_problem_is_graded_by_its_own_family() -> None:
         ("The answer is **B** with the value (C) excluded", "B"),
         ("This one: C looks odd, so (D)", "D"),
         ("answer C because it is", "C"),
+        ("(A) is too small.\n(C) is too big.\nSo the answer is \\boxed{B) 12 cm}.", "B"),
+        (r"(A) is too small. The answer is \boxed{\text{B. 12 cm}}", "B"),
+        (r"\boxed{B. Paris}", "B"),
+        (r"\boxed{A dog}, so (C)", "C"),
+        ("After ruling out (A) and (B), I choose D.", "D"),
+        ("If I choose A it is too small. So (C).", "C"),
+        ("(A) and (B) and (C) are wrong. The final answer is therefore D.", "D"),
+        ("The answer is [D].", "D"),
+        ('Answer: "B"', "B"),
         ("", None),
     ],
 )
@@ -373,7 +396,7 @@ def test_every_grader_that_a_suite_can_name_is_there_and_has_a_version() -> None
 def test_a_version_names_the_packages_that_decide_and_follows_a_users_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert version_of(MathGrader()).startswith("math 1, math-verify 0.")
+    assert version_of(MathGrader()).startswith("math 2, math-verify 0.")
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_own_grader.py").write_text("def f(response): return 1\n")
     settings = CustomGrader(function="my_own_grader:f")

@@ -12,6 +12,11 @@ from infra.presentation import comparison_markdown, history_key, history_rows, r
 from tests.infra.examples import DIGEST, MANIFEST, REPORT, RESULT, SKIPPED, proof, report_at
 
 
+def test_what_is_called_as_a_column_of_ours_has_one_of_its_own() -> None:
+    (row,) = history_rows([replace(REPORT, results=(), metrics={"step": 7.5, "lag": 0.2, "loss": 1.0})])
+    assert (row["step"], row["step (score)"], row["lag (score)"], row["loss"]) == (str(REPORT.point.step), "7.5", "0.2", "1")
+
+
 def test_a_score_is_shown_with_its_interval_or_as_none() -> None:
     assert score_text(RESULT) == "0.500 [0.30, 0.70]"
     assert score_text(replace(RESULT, score=None)) == "no score"

@@ -11,6 +11,7 @@ import pytest
 
 from infra.datasets import load_problems, read_problems
 from infra.errors import ConfigError
+from infra.grading.answers import extract
 from infra.grading.work import grade
 from infra.model import DatasetSpec, Problem
 from infra.suite_files import load_suite
@@ -55,6 +56,9 @@ def test_each_has_the_name_of_its_file_and_is_a_suite(folder: Path) -> None:
         ("gsm8k", "6 bags", "The answer is: **$1200.0**", "1200"),
         ("gsm8k", "6 bags", r"The final answer is \$1,200.", r"The answer is 1200; no, the answer is \$12."),
         ("gsm8k", "6 bags", r"The answer is $\boxed{1200}$.", r"The answer is $\boxed{12}$"),
+        ("gsm8k", "6 bags", r"The answer is: \[\boxed{1200}\]", r"The answer is \text{12}"),
+        ("gsm8k", "6 bags", "The answer is 12. No, the answer is `1200`.", 'The answer is 1200. No, the answer is "12".'),
+        ("gsm8k", "6 bags", "The answer is _1200_", "The answer is €12"),
         ("math-500", "1/2 + {1}?\nThink step by step, and put the final answer into \\boxed{}.", r"\boxed{1.5}", r"\boxed{1}"),
         ("aime", "204?\nThink", r"So \boxed{204}", r"\boxed{24}"),
     ],
@@ -98,6 +102,18 @@ def test_a_copy_of_a_template_can_be_pointed_elsewhere(tmp_path: Path, folder: P
     file: Any = ready_suite("gsm8k")
     copy.write_text(file.read_text().replace("gsm8k.jsonl", str(folder / "gsm8k.jsonl")))
     assert load_suite(copy).datasets == load_suite("gsm8k").datasets
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        "I must put it between <answer> and </answer>. 3+4=7 <answer>7</answer>",
+        "<answer>5</answer> no, wait: <answer> 7 </answer>",
+    ],
+)
+def test_of_several_answers_between_markers_the_last_is_meant(response: str) -> None:
+    spec = load_suite("reasoning-gym").datasets[0]
+    assert extract(spec, response) == "7"
 
 
 def test_arithmetic_is_of_characters_that_the_tiny_model_knows_and_its_answers_are_right() -> None:

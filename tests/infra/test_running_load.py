@@ -169,7 +169,7 @@ async def test_an_engine_that_has_too_much_to_do_for_ever_is_given_up(
     monkeypatch.setattr(asking, "PATIENCE_S", 0.3)
     loaded.busy_with = 0
     with pytest.raises(FleetUnhealthy, match="no engine answered: engine .*: /generate answered 503: busy"):
-        await run_samples(pinned_to(loaded.base_url), dataset(request_deadline_s=2.0), problems(8), str)
+        await run_samples(pinned_to(loaded.base_url), dataset(request_deadline_s=1.0), problems(8), str)
 
 
 async def test_an_engine_that_works_on_one_long_answer_and_refuses_the_rest_has_not_failed(
