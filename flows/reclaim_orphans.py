@@ -56,6 +56,8 @@ async def _deliver_left(settings: Settings) -> None:
     left = await asyncio.to_thread(deliver_left, settings, DELIVER_S)
     if left.delivered or left.waiting:
         logger.info("%d points of ended trainers were delivered, %d wait", len(left.delivered), len(left.waiting))
+    for delivery in left.refused:
+        logger.error("Prefect refused %s, which an ended trainer left", delivery.name)
 
 
 async def _on_other_nodes(settings: Settings, dry_run: bool) -> list[Found]:

@@ -54,18 +54,28 @@ def write(path: Path, data: bytes) -> None:
 
 def create(path: Path, data: bytes) -> bool:
     """Writes a file that must not exist yet; False for all but one of several concurrent creators."""
+    for attempt in range(TRIES):
+        try:
+            return _create(path, data)
+        except FileNotFoundError:  # the folder was deleted meanwhile, see `write`
+            if attempt == TRIES - 1:
+                raise
+    raise AssertionError("unreachable")
+
+
+def _create(path: Path, data: bytes) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
-    with temporary.open("wb") as file:  # on the disk before it has its name: what is created never changes, and is believed
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
     try:
+        with temporary.open("wb") as file:  # on the disk before it has its name: what is created is believed
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
         os.link(temporary, path)
     except FileExistsError:
         return False
     finally:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
     return True
 
 

@@ -106,15 +106,21 @@ def _fault(error: Exception) -> str:
 
 
 def next_attempt(store: Store, run: str) -> int:
-    """How often this run was started before; a conditional create gives each start a number of its own."""
-    attempt = len(store.list(f"runs/{run}/starts"))
-    while True:
-        try:
-            store.create(f"runs/{run}/starts/{attempt:06d}.json", json.dumps({"at": now(), "id": uuid.uuid4().hex}).encode())
-        except AlreadyExists:
-            attempt += 1
-        else:
-            return attempt
+    """A number that no start of this run has had, higher than all; a conditional create gives each start one of its own."""
+    numbers = (key.rpartition("/")[2].removesuffix(".json") for key in store.list(f"runs/{run}/starts"))
+    attempt = max((int(number) + 1 for number in numbers if number.isdecimal()), default=0)
+    while not note_attempt(store, run, attempt):
+        attempt += 1
+    return attempt
+
+
+def note_attempt(store: Store, run: str, attempt: int) -> bool:
+    """Makes it the caller's, and every later one a higher one; False if somebody else has it."""
+    try:
+        store.create(f"runs/{run}/starts/{attempt:06d}.json", json.dumps({"at": now(), "id": uuid.uuid4().hex}).encode())
+    except AlreadyExists:
+        return False
+    return True
 
 
 def write_samples(store: Store, point: EvalPoint, suite: str, dataset: str, samples: Iterable[Sample]) -> str:

@@ -30,6 +30,12 @@ def new_staged(staging_dir: Path, point: EvalPoint, ttl_s: float) -> Path:
     return home / MODEL
 
 
+def renew_staged(folder: Path) -> None:
+    """Its time begins anew: somebody has yet to export it. Harmless for what is not staged, or not here."""
+    with suppress(OSError):
+        os.utime(folder.parent / TTL)
+
+
 def free_staged(folder: Path) -> None:
     """Deletes a staged model and what was noted of it; freeing twice is harmless."""
     shutil.rmtree(folder, ignore_errors=True)

@@ -7,9 +7,11 @@ import logging
 import threading
 import time
 import uuid
+from collections.abc import Callable
+from functools import partial
 
 from infra.errors import PinpointError
-from infra.records import next_attempt
+from infra.records import next_attempt, note_attempt
 from infra.store import Store
 
 logger = logging.getLogger(__name__)
@@ -33,16 +35,22 @@ def another_attempt(store: Store, run: str, last: int) -> int:
 
     It may take minutes to fail, or hang.
     """
-    if last >= UNCOUNTED:
-        return last + 1
     counted: list[int] = []
-    counting = threading.Thread(target=_count, args=(store, run, counted), name="pinpoint-attempt", daemon=True)
+    if last < UNCOUNTED:
+        _beside(partial(_count, store, run, counted), run, WAIT_S)
+    attempt = next(iter(counted), last + 1 if last >= UNCOUNTED else last + UNCOUNTED + int(time.time()))
+    if not counted:  # so that later starts of the run have higher ones
+        _beside(partial(_note, store, run, attempt), run, 0.0)
+    return attempt
+
+
+def _beside(work: Callable[[], None], run: str, wait_s: float) -> None:
+    thread = threading.Thread(target=work, name="pinpoint-attempt", daemon=True)
     try:
-        counting.start()
-        counting.join(WAIT_S)
+        thread.start()
+        thread.join(wait_s)
     except RuntimeError as error:  # no more threads: the limit of processes, for one
         logger.warning("pinpoint: an attempt of %s is not counted: %s", run, error)
-    return next(iter(counted), last + UNCOUNTED + int(time.time()))
 
 
 def _count(store: Store, run: str, counted: list[int]) -> None:
@@ -50,3 +58,10 @@ def _count(store: Store, run: str, counted: list[int]) -> None:
         counted.append(next_attempt(store, run))
     except (PinpointError, OSError) as error:
         logger.warning("pinpoint: an attempt of %s is not counted: %s", run, error)
+
+
+def _note(store: Store, run: str, attempt: int) -> None:
+    try:
+        note_attempt(store, run, attempt)
+    except (PinpointError, OSError) as error:
+        logger.warning("pinpoint: attempt %d of %s is not noted, later starts have lower ones: %s", attempt, run, error)

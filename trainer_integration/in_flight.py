@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Self
 
 from infra.model import EvalPoint, EvalRequest
+from infra.staging import renew_staged
+from trainer_integration.prefect_api import TERMINAL
 
 QUEUE_GRACE_S = 60.0
+BEGINS_AGAIN = "AwaitingRetry"
 
 
 def last_resort_s(deadline_s: float) -> float:
@@ -32,10 +35,11 @@ class InFlight:
     export_time_seconds: float
     keep_snapshots: int
     deadline: float
+    deadline_s: float = 0.0  # of each start of its flow
     flow_run_id: str | None = None
-    refused: str = ""
     ended_at: float | None = None
     state: str = ""
+    again: bool = False  # its flow was killed, and begins again, which it does once
 
     @classmethod
     def of(cls, request: EvalRequest) -> Self:
@@ -47,4 +51,16 @@ class InFlight:
             export_time_seconds=request.export_time_seconds,
             keep_snapshots=request.keep_snapshots,
             deadline=time.monotonic() + last_resort_s(request.deadline_s),
+            deadline_s=request.deadline_s,
         )
+
+    def heard(self, kind: str, state: str) -> None:
+        """What Prefect says of its flow run. One that begins again has its whole time again, and so has what it exports."""
+        again = (kind not in TERMINAL and self.ended_at is not None) or state == BEGINS_AGAIN
+        self.state = state
+        self.ended_at = (self.ended_at or time.monotonic()) if kind in TERMINAL else None
+        if again and not self.again:
+            self.again = True
+            self.deadline += self.deadline_s
+            if self.staged is not None:
+                renew_staged(self.staged)

@@ -14,7 +14,10 @@ import fcntl
 import json
 import logging
 import os
+import threading
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -39,40 +42,55 @@ class Intent:
         """Raises OSError if it can't be written. On a file system without locks there is no intent, only its name."""
         self.stem = outbox.new_stem()
         self.file = outbox.folder / f"{self.stem}{SUFFIX}"
-        partial = outbox.folder / f"{self.stem}.partial"
-        self._descriptor = outbox.files.take(partial)
+        unnamed = outbox.folder / f"{self.stem}.partial"
+        self._wait_s, self._turn = outbox.wait_s, threading.Lock()
+        self._descriptor = outbox.files.take(unnamed)
         let_go_in_children(self)
         try:
             fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             self._write(skip.model_dump_json())
-            give_name(self._descriptor, partial, self.file)  # only with its lock
+            give_name(self._descriptor, unnamed, self.file)  # only with its lock
         except OSError as error:
             self.forked()
-            partial.unlink(missing_ok=True)
+            unnamed.unlink(missing_ok=True)
             if error.errno not in NO_LOCKS:
                 raise
             logger.warning("pinpoint: %s has no file locks: a trainer that is killed may lose a point", outbox.folder)
 
     def stages(self, folder: Path) -> None:
         """Notes what is to be freed."""
-        if self._descriptor >= 0:
-            with suppress(OSError):  # then it is found by its age
-                self._write(json.dumps(str(folder)))
+        self._soon(partial(self._write, json.dumps(str(folder))))  # else it is found by its age
 
     def fulfilled(self) -> None:
-        """The point has its delivery."""
-        if self._descriptor >= 0:
-            with suppress(OSError):  # beside its delivery it says nothing any more
-                self.file.unlink(missing_ok=True)
-        self.given_up()
+        """The point has its delivery, beside which the intent says nothing any more."""
+        self._soon(self._end)
 
     def given_up(self) -> None:
         """The point will get no delivery from here: the intent is left to whoever looks next. Harmless after `fulfilled`."""
+        self._soon(self._let_go)
+
+    def _end(self) -> None:
+        try:
+            self.file.unlink(missing_ok=True)
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            with suppress(OSError):
-                fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that Python did not fork may have it open still
-            os.close(descriptor)
+        with suppress(OSError):
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that Python did not fork may have it open still
+        os.close(descriptor)
+
+    def _soon(self, work: Callable[[], object]) -> None:
+        """One after the other, by a thread if the file system takes long. What fails is no matter of who trains."""
+
+        def in_turn() -> None:
+            with self._turn:
+                if self._descriptor >= 0:
+                    work()
+
+        with suppress(OSError):
+            within(self._wait_s, in_turn, lambda _: None)
 
     def forked(self) -> None:
         """In a child: the intent is the parent's."""

@@ -46,6 +46,12 @@ class Delivery(BaseModel):
     api_url: str | None = Field(default=None, description="the Prefect that it is for; None for any")
     owner: str = Field(default="", description="who delivers it as long as it lives, see owners.py; empty for anyone")
 
+    @property
+    def staged(self) -> list[Path]:
+        """Where its model waits to be exported, here or on other hosts."""
+        source = self.parameters.get("request", {}).get("source", {})
+        return [Path(place["path"]) for place in (source, *source.get("parts", ())) if place.get("path")]
+
     @classmethod
     def of(cls, request: EvalRequest, deployment: str, skip: SkippedPoint | None = None, origin: str = "") -> Self:
         """The flow run that evaluates `request`, or that shows its skip; see `key_of` for `origin`."""
@@ -130,20 +136,28 @@ class Outbox:
             self.tell_once(file.name, f"a newer version of Pinpoint wrote it, and can read it; it is left: {cause}")
             return None
         fields = skip_in(content, file.name, DEPLOYMENT)
+        skip = Delivery(**fields) if fields is not None else None
         try:
-            file.rename(file.with_suffix(UNREADABLE))
+            self._replace(file, content, skip)
         except FileNotFoundError:
             return None  # another process has set it aside
-        except OSError:
-            self.tell_once(file.name, f"it can't be read, nor set aside: {cause}")
+        except OSError as failure:
+            self.tell_once(file.name, f"it can't be read, nor set aside ({failure.strerror}), which is tried again: {cause}")
             return None
-        lost = "its point is skipped as crashed" if fields else "a point may be lost"
+        lost = "its point is skipped as crashed" if skip else "a point may be lost"
         logger.error("pinpoint: %s can't be read and is kept as %s, %s: %s", file, UNREADABLE, lost, cause)
-        if fields is None:
-            return None
-        skip = Delivery(**fields)
-        self.put(skip, stem=file.stem)
         return skip
+
+    def _replace(self, file: Path, content: bytes, skip: Delivery | None) -> None:
+        """Whatever fails, one of the two is still there: what can't be read, or the delivery of its point's skip."""
+        aside = file.with_suffix(UNREADABLE)
+        if skip is None or file.suffix != ".json":
+            if skip is not None:
+                self.put(skip, stem=file.stem)
+            file.rename(aside)
+            return
+        aside.write_bytes(content)
+        self.put(skip, stem=file.stem)  # under its name
 
     def tell_once(self, name: str, what: str) -> None:
         """Of a file that stays where it is, and is found again and again."""
@@ -175,6 +189,5 @@ def staged_in_outbox(home: Path) -> list[Path]:
     """Staged models of points that were decided on and not delivered yet: they are wanted, however old."""
     folders = []
     for _, delivery in Outbox(home.expanduser() / "outbox").pending():
-        source = delivery.parameters["request"].get("source", {})
-        folders += [Path(place["path"]) for place in (source, *source.get("parts", ())) if place.get("path")]
+        folders += delivery.staged
     return folders

@@ -18,6 +18,7 @@ from pathlib import Path
 from infra.alarms import alarm_of
 from infra.model import SkippedPoint
 from infra.records import commit, write_progress
+from infra.staging import renew_staged
 from infra.store import Store
 from trainer_integration.bounded import within
 from trainer_integration.duties import DEPLOYMENT, PREFECT, STORE, Duties
@@ -46,6 +47,8 @@ class Submitter:
         self._kept: list[tuple[Delivery, Intent | None]] = []
         self._writing = 0
         self._committed: set[str] = set()
+        self._refused: dict[str, str] = {}
+        self._sent: dict[str, tuple[Path, Delivery]] = {}
         self._progress: dict[tuple[str, int], int] = {}
         self._published: dict[tuple[str, int], int] = {}
         self._stopping = threading.Event()
@@ -78,6 +81,7 @@ class Submitter:
         if file is None:
             logger.warning("pinpoint: %s takes long to be written to %s: training goes on", delivery.name, self.outbox.folder)
             return False
+        self._sent[key] = file, delivery
         self._written(key, file)
         return True
 
@@ -92,6 +96,8 @@ class Submitter:
     def _written_late(self, delivery: Delivery, late: Callable[[Exception | None], None], outcome: Path | Exception) -> None:
         if isinstance(outcome, Exception):
             logger.error("pinpoint: %s could not be written: %s", delivery.name, outcome)
+        if isinstance(outcome, Path):
+            self._sent[delivery.idempotency_key] = outcome, delivery
         late(outcome if isinstance(outcome, Exception) else None)  # first, so that who drains waits for what follows
         self._written(delivery.idempotency_key if isinstance(outcome, Path) else "", outcome)
 
@@ -159,13 +165,17 @@ class Submitter:
                 need = f"{STORE} {delivery.store_url}"
                 self._duties.attempt(partial(self._commit_skip, delivery, delivery.skip), f"record of {file.name}", need)
         for file, delivery in pending:
-            if delivery.skip is None or delivery.idempotency_key in self._committed:
+            if delivery.idempotency_key in self._refused:
+                need = f"{STORE} {delivery.store_url}"
+                self._duties.attempt(partial(self._give_up, file, delivery), f"refusal of {file.name}", need)
+            elif delivery.skip is None or delivery.idempotency_key in self._committed:
                 needs = PREFECT, f"{DEPLOYMENT} {delivery.deployment}"
                 self._duties.attempt(partial(self._deliver, file, delivery), f"delivery of {file.name}", *needs)
         if time.monotonic() >= self._next_poll:
             self._next_poll = time.monotonic() + POLL_S
             self._duties.attempt(partial(settle_left, self.outbox), "what dead trainers left")
             self._duties.attempt(self._publish_progress, "progress", f"{STORE} {self.store.url}")
+            self._learn()
             self.watch.look(self._duties)
 
     def _carry_on(self, delivery: Delivery, intent: Intent | None) -> None:
@@ -194,20 +204,38 @@ class Submitter:
 
     def _deliver(self, file: Path, delivery: Delivery) -> None:
         flight = self.watch.find(delivery)
+        for folder in delivery.staged:
+            renew_staged(folder)  # its flow may wait in the queue for as long as if it had been taken at once
         try:
             run_id = self.api.create_flow_run(self._marked(delivery))
         except PrefectRefused as error:
             logger.error("pinpoint: %s can't be submitted: %s", delivery.name, error)
-            with suppress(FileNotFoundError):  # another process on this machine may have been refused, too
-                file.rename(file.with_suffix(".refused"))
-            if flight is not None:
-                flight.refused = str(error)
+            self._refused[delivery.idempotency_key] = str(error)
+            self._give_up(file, delivery)
             return
         self.outbox.remove(file)
         self._committed.discard(delivery.idempotency_key)
         if flight is not None:
             flight.flow_run_id = run_id
         logger.info("pinpoint: %s submitted as flow run %s", delivery.name, run_id)
+
+    def _give_up(self, file: Path, delivery: Delivery) -> None:
+        """What Prefect refused has its record before its file is set aside: nobody looks at that again."""
+        if delivery.skip is None:
+            self.watch.refuse(delivery, self._refused[delivery.idempotency_key])
+        with suppress(FileNotFoundError):  # another process on this machine may have been refused, too
+            file.rename(file.with_suffix(".refused"))
+        self._refused.pop(delivery.idempotency_key, None)
+
+    def _learn(self) -> None:
+        """Which flow runs own points have that another process delivered: Prefect gives the one that it has of the same key."""
+        unknown = set(self.watch.unknown())
+        for key, (file, delivery) in list(self._sent.items()):
+            if key not in unknown:
+                del self._sent[key]
+            elif not file.exists() and not file.with_suffix(".refused").exists():
+                duty = partial(self._deliver, file, delivery)
+                self._duties.attempt(duty, f"flow run of {delivery.name}", PREFECT, f"{DEPLOYMENT} {delivery.deployment}")
 
     def _marked(self, delivery: Delivery) -> Delivery:
         if delivery.skip is None:

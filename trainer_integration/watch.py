@@ -22,7 +22,7 @@ from infra.store import Store
 from trainer_integration.duties import PREFECT, STORE, Duties
 from trainer_integration.in_flight import InFlight
 from trainer_integration.outbox import Delivery
-from trainer_integration.prefect_api import TERMINAL, PrefectApi, PrefectRefused
+from trainer_integration.prefect_api import PrefectApi, PrefectRefused
 
 logger = logging.getLogger(__name__)
 RECORD_GRACE_S = 30.0  # between a flow run's end and its record being seen, or a crashed one beginning again
@@ -92,6 +92,16 @@ class Watch:
                 self.records.append(record)
             self.changed.notify_all()
 
+    def refuse(self, delivery: Delivery, message: str) -> None:
+        """Its point has a record when this returns, if it can be made out. Raises StoreError."""
+        flight = self.find(delivery)
+        if flight is not None:
+            self._end(delivery.idempotency_key, flight, f"Prefect refused the flow run: {message}")
+
+    def unknown(self) -> list[str]:
+        """Keys of own points in flight whose flow run is not known here."""
+        return [key for key, flight in list(self._in_flight.items()) if flight.flow_run_id is None]
+
     def store(self, url: str) -> Store:
         """Raises ConfigError for a store that can't be opened here."""
         if url.rstrip("/") not in self._stores:
@@ -102,8 +112,6 @@ class Watch:
         record = find(self.store(flight.store_url), flight.point, flight.suite)
         if record is not None:
             self.recorded(key, record)
-        elif flight.refused:
-            self._end(key, flight, f"Prefect refused the flow run: {flight.refused}")
         elif flight.ended_at is not None and time.monotonic() - flight.ended_at > RECORD_GRACE_S:
             self._end(key, flight, f"flow run {flight.flow_run_id} ended as {flight.state} without a report")
         elif time.monotonic() > flight.deadline:
@@ -112,8 +120,7 @@ class Watch:
     def _ask(self, flight: InFlight) -> None:
         """Also of one that has ended: after a crash it may begin again."""
         if flight.flow_run_id is not None:
-            kind, flight.state = self.api.state_of(flight.flow_run_id)
-            flight.ended_at = (flight.ended_at or time.monotonic()) if kind in TERMINAL else None
+            flight.heard(*self.api.state_of(flight.flow_run_id))
 
     def _end(self, key: str, flight: InFlight, message: str, reason: SkipReason = SkipReason.CRASHED) -> None:
         """Gives a point that nobody else will finish its record, and frees what was exported for it."""

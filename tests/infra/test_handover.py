@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from infra import leases
-from infra.errors import SnapshotMissing
+from infra.errors import AlreadyExists, SnapshotMissing
+from infra.export import complete, send
 from infra.handover import leave, take
 from infra.model import EvalPoint
 from infra.reclaim import sweep
 from infra.retention import retire_snapshots
-from infra.snapshot import new_prefix
+from infra.snapshot import assemble, new_prefix, read_manifest, validate
 from infra.store import Store
+from tests.infra.checkpoints import make_checkpoint
 from tests.services.s3 import S3Server
 
 POINT = EvalPoint(run="run", step=10)
@@ -77,3 +81,22 @@ def test_what_a_sweep_deletes_or_has_deleted_is_not_gone_on_with(tmp_path: Path)
     assert found.deleted
     assert take(store, POINT, "flow") is None
     assert store.list("") == {}
+
+
+async def test_a_snapshot_that_was_complete_is_kept_by_a_successor_on_another_host(
+    store: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder, prefix = make_checkpoint(tmp_path / "c"), new_prefix(POINT)
+    leases.acquire(store, prefix, owner=OWNER, purpose="export", by="flow")
+    sent = await send(store, folder, validate(folder), prefix)
+    await complete(store, prefix, assemble(sent.files, sent.tensors, POINT), OWNER)
+    monkeypatch.setattr(socket, "gethostname", lambda: "another")
+    again = await send(store, folder, validate(folder), prefix)
+    assert again.n_bytes == 0
+    manifest = assemble(again.files, again.tensors, POINT)
+    await complete(store, prefix, manifest, OWNER)
+    assert manifest.made_by == "pinpoint on another"
+    assert read_manifest(store, prefix).made_by != manifest.made_by
+    other = replace(manifest, snapshot_digest="0" * 32)
+    with pytest.raises(AlreadyExists):
+        await complete(store, prefix, other, OWNER)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
+import shutil
 import threading
 from pathlib import Path
 
 import pytest
 
+from infra import local_files
 from infra.errors import ConfigError, StoreDenied, StoreError, StoreUnreachable
 from infra.store import Store, split_location
 from tests.services.ports import free_port
@@ -123,3 +127,24 @@ def test_a_snapshot_below_a_folder_with_a_space_is_found_again(tmp_path: Path) -
     (folder / "config.json").write_text("{}")
     store, key = split_location(folder.as_uri())
     assert store.read(f"{key}/config.json") == b"{}"
+
+
+def test_a_create_that_fails_leaves_nothing_and_one_whose_folder_is_deleted_meanwhile_succeeds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="No space left"):
+            local_files.create(tmp_path / "a" / "b", b"x")
+    assert list((tmp_path / "a").iterdir()) == []
+
+    def swept(_: int) -> None:
+        monkeypatch.undo()
+        shutil.rmtree(tmp_path / "a")
+
+    monkeypatch.setattr(os, "fsync", swept)
+    assert local_files.create(tmp_path / "a" / "b", b"x")
+    assert (tmp_path / "a" / "b").read_bytes() == b"x"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import subprocess
 import sys
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +17,8 @@ import pytest
 
 from infra.model import EvalPoint
 from tests.infra.examples import POINT, SKIPPED, request
+from tests.services.waiting import until
+from trainer_integration.intents import Intent
 from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
 
 KILLED_WRITER = """
@@ -144,3 +150,46 @@ def test_a_skip_is_tagged_with_its_reason() -> None:
     skipped = Delivery.of(request(), DEPLOYMENT, SKIPPED)
     assert skipped.tags == ("run:run", "step:10", "suite:suite", "skipped:busy")
     assert delivery().tags == ("run:run", "step:10", "suite:suite")
+
+
+def test_a_full_disk_costs_no_point_that_can_be_made_out_nor_the_others(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = json.loads(delivery().model_dump_json())
+    del written["name"]
+    (outbox.folder / "0.json").write_text(json.dumps(written))
+    outbox.put(delivery(20))
+
+    def full(*_: object, **__: object) -> Path:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(outbox, "put", full)
+        assert steps(outbox) == [20]
+    skipped = [found.skip.point.step for _, found in outbox.pending() if found.skip]
+    assert (skipped, steps(outbox)) == ([10], [10, 20])
+
+
+@pytest.mark.parametrize("fails", ["unlink", "close"])
+def test_an_end_of_an_intent_that_fails_or_hangs_holds_up_nobody(
+    outbox: Outbox, monkeypatch: pytest.MonkeyPatch, fails: str
+) -> None:
+    skip = delivery().model_copy(update={"skip": SKIPPED})
+    intent, released = Intent(outbox, skip), threading.Event()
+    descriptor, close = intent._descriptor, os.close
+
+    def failing(given: int) -> None:
+        close(given)
+        if given == descriptor:
+            raise OSError(errno.EIO, "Input/output error")
+
+    if fails == "close":
+        monkeypatch.setattr(os, "close", failing)
+    else:
+        intent._wait_s = 0.1
+        monkeypatch.setattr(Path, "unlink", lambda *_, **__: released.wait(20))
+    started = time.monotonic()
+    intent.fulfilled()
+    assert time.monotonic() - started < 5
+    released.set()
+    until(lambda: intent._descriptor == -1)

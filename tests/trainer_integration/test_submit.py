@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import socket
 import time
@@ -14,9 +15,10 @@ from typing import Any
 import pytest
 
 from infra import leases, records
+from infra.errors import StoreUnreachable
 from infra.model import EvalPoint, SkippedPoint
 from infra.snapshot import new_prefix
-from infra.staging import new_staged
+from infra.staging import TTL, new_staged, stale_staged
 from infra.store import Store, path_of
 from tests.fakes.prefect_server import FakePrefect
 from tests.infra.examples import POINT, SKIPPED, report_at
@@ -25,7 +27,7 @@ from tests.services.waiting import until
 from tests.trainer_integration.conftest import Trainer
 from trainer_integration import backoff, in_flight, watch
 from trainer_integration.dispatcher import EvalDispatcher
-from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox
+from trainer_integration.outbox import DEPLOYMENT, Delivery, Outbox, staged_in_outbox
 
 
 def test_a_due_step_becomes_one_flow_run_with_name_tags_and_request(trainer: Trainer, prefect: FakePrefect) -> None:
@@ -491,3 +493,72 @@ def test_a_skip_of_a_point_that_has_a_flow_run_is_shown_by_it(trainer: Trainer, 
         submitter.submit(Delivery.of(request, DEPLOYMENT, skip), None)
         until(lambda: trainer.outbox == [])
     assert [run.state["name"] for run in prefect.runs] == ["Skipped"]
+
+
+def test_a_staged_model_that_waited_for_prefect_is_not_swept_while_its_flow_waits_in_the_queue(
+    trainer: Trainer, prefect: FakePrefect
+) -> None:
+    folder = leave(trainer, OTHER)
+    long_ago = time.time() - 7 * 24 * 3600
+    os.utime(folder.parent / TTL, (long_ago, long_ago))
+    assert stale_staged(trainer.settings.staging_dir, staged_in_outbox(trainer.settings.home)) == {}
+    trainer.start()
+    until(lambda: trainer.outbox == [])
+    assert [run.state["name"] for run in prefect.runs] == ["Scheduled"]
+    assert stale_staged(trainer.settings.staging_dir, staged_in_outbox(trainer.settings.home)) == {}
+
+
+def test_what_prefect_refuses_is_not_set_aside_before_its_point_has_a_record(
+    trainer: Trainer, prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise StoreUnreachable("away")
+
+    prefect.refusing = 409
+    with monkeypatch.context() as patched:
+        patched.setattr(watch, "commit", away)
+        first = trainer.start()
+        first.on_step(10)
+        until(lambda: [path for _, path, _ in prefect.requests if path.endswith("create_flow_run")])
+        first.close()
+    assert trainer.outbox == [".json"]
+    trainer.start()
+    until(lambda: trainer.outbox == [".refused"])
+    record = records.find(trainer.store, POINT, "suite")
+    assert isinstance(record, SkippedPoint)
+    assert (record.reason, "Prefect answered 409" in record.message) == ("crashed", True)
+
+
+def test_a_point_that_another_process_delivered_is_watched_by_its_own_trainer(
+    trainer: Trainer, prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backoff, "LONGEST_PAUSE_S", 60.0)
+    monkeypatch.setattr(backoff, "FIRST_PAUSE_S", 3.0)
+    prefect.failing = 503
+    own = trainer.start()
+    own.on_step(10)
+    until(lambda: prefect.requests)
+    prefect.failing = None
+    other = trainer.start()
+    until(lambda: trainer.outbox == [])
+    other.close()
+    assert in_flight_of(own).flow_run_id is None
+    prefect.runs[0].end("Crashed")
+    until(lambda: own.records)
+    assert [getattr(record, "reason", None) for record in own.records] == ["crashed"]
+    assert len(prefect.runs) == 1
+
+
+def test_a_flow_that_begins_again_has_its_time_once_more_and_so_has_its_staged_model(tmp_path: Path) -> None:
+    folder = new_staged(tmp_path, POINT, 10.0)
+    flight = in_flight.InFlight.of(example_request(staged=str(folder)))
+    deadline, long_ago = flight.deadline, time.time() - 3600
+    for kind, state in (("PENDING", "Pending"), ("RUNNING", "Running"), ("CRASHED", "Crashed")):
+        flight.heard(kind, state)
+    assert (flight.deadline, flight.ended_at is None) == (deadline, False)
+    os.utime(folder.parent / TTL, (long_ago, long_ago))
+    for kind, state in (("SCHEDULED", "AwaitingRetry"), ("RUNNING", "Running"), ("CRASHED", "Crashed"), ("RUNNING", "Running")):
+        flight.heard(kind, state)
+    assert (flight.deadline, flight.ended_at) == (deadline + flight.deadline_s, None)
+    assert flight.deadline_s > 0
+    assert time.time() - (folder.parent / TTL).stat().st_mtime < 1800

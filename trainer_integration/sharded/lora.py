@@ -144,7 +144,8 @@ class AdapterExporter:
     def __call__(self, folder: Path) -> None:
         """Raises StagingFailed on all ranks; then nothing is left in `folder`."""
         try:
-            self.ranks.together(partial(self._write, folder))
+            held = self.ranks.together(self._held)  # what fails here keeps no rank waiting in the gather
+            self.ranks.together(partial(self._write, folder, held))
             self.ranks.together(partial(self._name_last, folder))
         except BaseException:
             for name in (ADAPTER, ADAPTER_CONFIG + UNFINISHED) if self.ranks.rank == 0 else ():
@@ -155,11 +156,15 @@ class AdapterExporter:
         if self.ranks.rank == 0:
             (folder / (ADAPTER_CONFIG + UNFINISHED)).rename(folder / ADAPTER_CONFIG)
 
-    def _write(self, folder: Path) -> None:
+    def _held(self) -> dict[str, Any]:
         from peft.utils import get_peft_model_state_dict
+
+        held: dict[str, Any] = get_peft_model_state_dict(self.model, adapter_name=self.adapter)
+        return held
+
+    def _write(self, folder: Path, held: dict[str, Any]) -> None:
         from safetensors.torch import save_file
 
-        held = get_peft_model_state_dict(self.model, adapter_name=self.adapter)
         tensors = {name: held[name].full_tensor() if is_sharded(held[name]) else held[name] for name in sorted(held)}
         if self.ranks.rank != 0:
             return
