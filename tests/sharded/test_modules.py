@@ -74,7 +74,10 @@ def test_adapters_are_staged_merged_or_alone_as_peft_would(tmp_path: Path) -> No
     from peft import PeftModel
     from safetensors import safe_open
 
-    on_ranks(2, adapters_on_ranks, str(tmp_path))
+    failed = on_ranks(2, adapters_on_ranks, str(tmp_path))
+    assert failed[0] == failed[1]
+    assert "rank 1: MemoryError: no room" in failed[0]
+    assert not (tmp_path / "adapter that fails" / "adapter_model.safetensors").exists()
     model = with_adapter(model_of("Qwen3", tie_word_embeddings=True))
     ids = torch.arange(16)[None]
     with torch.no_grad():
