@@ -20,7 +20,7 @@ def deliver_and_tell(settings: Settings, wait_s: float, console: Console) -> boo
             skip = f" as skipped, {delivery.skip.reason}: {delivery.skip.message}" if delivery.skip else ""
             say(f"{what}: {delivery.name}{skip}")
     for file in left.unreadable:
-        say(f"can't be read: {file}; delete it when you have seen to it", soft_wrap=True, highlight=False, markup=False)
+        say(f"can't be read: {file}; delete it when you have seen to it")
     counts = f"{len(left.delivered)} delivered, {len(left.refused)} refused, {len(left.waiting)} still waiting"
-    say(f"{counts}; {len(left.settled)} were lost by a trainer that was killed.", soft_wrap=True, highlight=False, markup=False)
+    say(f"{counts}; {len(left.settled)} were lost by a trainer that was killed.")
     return not (left.waiting or left.refused or left.unreadable)

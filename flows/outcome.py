@@ -62,8 +62,10 @@ async def ended_before(request: PointRequest) -> EvalReport | SkippedPoint | Non
 
 def leave_record(request: PointRequest, message: str) -> None:
     """A point that failed is on the curve too, unless its record is there already."""
+    store = Store(request.store_url)
     try:
-        commit(Store(request.store_url), _skipped(request, SkipReason.CRASHED.value, message))
+        commit(store, _skipped(request, SkipReason.CRASHED.value, message))
+        forget_logs(store, request.point, request.suite.name)  # nobody goes on with it
     except StoreError as error:  # the trainer's thread, or `pinpoint evaluate`, writes it when the store is back
         logger.error("%s has no record yet: %s", request.point.name, error)
 

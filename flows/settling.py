@@ -22,7 +22,7 @@ def wait_for_flows(api_url: str, *tags: str, within_s: float = WITHIN_S) -> bool
             answer: httpx.Response | None
             try:
                 answer = api.post("/flow_runs/count", json=asked)
-            except httpx.ConnectError:
+            except (httpx.ConnectError, httpx.ConnectTimeout, httpx.UnsupportedProtocol):
                 return False
             except httpx.HTTPError:
                 answer = None

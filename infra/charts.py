@@ -32,7 +32,7 @@ def curve_chart(run: str, records: Sequence[Record], *, width: int = WIDTH, most
     said = [_counted(everything, records)]
     names = series_names(records)
     drawn = dict(islice(names.items(), MOST_SERIES))
-    marks = value_marks(records, drawn)
+    marks = value_marks(records, drawn, everything)
     wide = list(dict.fromkeys(mark["series"] for mark in marks if not 0 <= mark["value"] <= 1))
     unit = [mark for mark in marks if mark["series"] not in wide]
     panels = [("score", unit)] if unit or not wide else []
@@ -49,7 +49,7 @@ def comparison_chart(histories: Mapping[str, Sequence[Record]], *, width: int = 
     said = [_counted(everything, records)]
     names = series_names(records)
     drawn = dict(islice(names.items(), MOST_SERIES))
-    marks = value_marks(records, drawn)
+    marks = value_marks(records, drawn, everything)
     panels = [(name, [mark for mark in marks if mark["series"] == name]) for name in drawn.values()] or [("score", [])]
     said.append(_left_out(len(histories) - len(runs), "runs"))
     said.append(_left_out(len(names) - len(drawn), "datasets or metrics"))

@@ -22,15 +22,19 @@ OTHER = "other reasons"
 ONE_EACH = "one point each"
 
 
-def value_marks(records: Iterable[Record], names: Mapping[tuple[str, str], str]) -> list[Mark]:
+def value_marks(
+    records: Iterable[Record], names: Mapping[tuple[str, str], str], everything: Iterable[Record] | None = None
+) -> list[Mark]:
     """One mark a value: a dataset's score, or a black box's metric, which has no interval.
 
     `line` is the attempt, as whose points it is joined with others; what was measured point by point, each as an attempt of
-    its own as re-evaluations are, is one line.
+    its own as re-evaluations are, is one line. `everything` is what `records` are a part of.
     """
     reports = [record for record in records if isinstance(record, EvalReport)]
     steps: dict[tuple[str, str], dict[int, set[int]]] = {}
-    for report in reports:
+    for report in reports if everything is None else everything:
+        if not isinstance(report, EvalReport):
+            continue
         steps.setdefault((report.point.run, report.suite), {}).setdefault(report.point.attempt, set()).add(report.point.step)
     single = {of: {attempt for attempt, its in attempts.items() if len(its) == 1} for of, attempts in steps.items()}
     return [

@@ -1,4 +1,4 @@
-"""A flow has a fleet only while it holds the lease."""
+"""A flow has a fleet only while it holds the lease; how long it waits is the fleet's to say, within the point's deadline."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from infra.fleet.lease import acquire
 from infra.model import FleetLease, FleetSpec, SnapshotRef
 from tasks.retrying import RETRIED
 
-TIMEOUT_S = 3600
+TIMEOUT_S = 24 * 3600  # none of its own: the fleet's settings have the times, and may be hours
 
 
 @task(name="acquire_fleet", task_run_name="acquire fleet {spec.name}", timeout_seconds=TIMEOUT_S, **RETRIED)

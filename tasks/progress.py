@@ -10,9 +10,7 @@ from contextlib import asynccontextmanager
 from uuid import UUID
 
 import anyio
-import httpx
 from prefect.artifacts import acreate_progress_artifact, aupdate_progress_artifact
-from prefect.exceptions import PrefectException
 
 from infra.running.progress import Progress
 
@@ -59,8 +57,8 @@ class _Bar:
                 self._artifact = await acreate_progress_artifact(percent, key=key_of(self._dataset), description=said)
             else:
                 await aupdate_progress_artifact(self._artifact, percent, description=said)
-        except (PrefectException, httpx.HTTPError, OSError, RuntimeError) as error:  # the last if its own server can't start
-            logger.debug("the progress of %s is not shown: %s", self._dataset, error)
+        except Exception as error:  # noqa: BLE001 (whatever it is, it must not cost the dataset)
+            logger.warning("the progress of %s is not shown: %s: %s", self._dataset, type(error).__name__, error)
         else:
             self._said = said
 

@@ -36,11 +36,11 @@ def another_attempt(store: Store, run: str, last: int) -> int:
     It may take minutes to fail, or hang.
     """
     counted: list[int] = []
-    if last < UNCOUNTED:
-        _beside(partial(_count, store, run, counted), run, WAIT_S)
-    attempt = next(iter(counted), last + 1 if last >= UNCOUNTED else last + UNCOUNTED + int(time.time()))
-    if not counted:  # so that later starts of the run have higher ones
-        _beside(partial(_note, store, run, attempt), run, 0.0)
+    _beside(partial(_count, store, run, counted), run, WAIT_S)
+    if counted and counted[0] > last:
+        return counted[0]
+    attempt = last + 1 if last >= UNCOUNTED else last + UNCOUNTED + int(time.time())
+    _beside(partial(_note, store, run, attempt), run, 0.0)  # so that later starts of the run have higher ones
     return attempt
 
 

@@ -105,7 +105,7 @@ class Exchange:
     def _run(self) -> None:
         api = PrefectApi(self._api_url)
         try:
-            while not self._ended.is_set() and self._heard.record is None:
+            while not self._ended.is_set() and self._heard.record is None and not self._heard.refused:
                 self._ask_prefect(api)
                 self._ask_store()
                 self._ended.wait(POLL_S if self._heard.record is None else 0.0)

@@ -194,12 +194,11 @@ class PauseGate:
     # With the lock held
 
     def _admitted(self) -> bool:
+        self._check_process()
         if self._closers:
             self._expire()
             if self._closers:
                 return False
-        elif not self._passed:
-            self._check_process()
         self._in_flight += 1
         self._passed += 1
         return True

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from infra.alarms import alarm_of
+from infra.errors import ConfigError, RecordDamaged
 from infra.model import SkippedPoint
 from infra.records import commit, write_progress
 from infra.staging import renew_staged
@@ -175,7 +176,7 @@ class Submitter:
             self._next_poll = time.monotonic() + POLL_S
             self._duties.attempt(partial(settle_left, self.outbox), "what dead trainers left")
             self._duties.attempt(self._publish_progress, "progress", f"{STORE} {self.store.url}")
-            self._learn()
+            self._duties.attempt(self._learn, "flow runs of own points")
             self.watch.look(self._duties)
 
     def _carry_on(self, delivery: Delivery, intent: Intent | None) -> None:
@@ -221,8 +222,11 @@ class Submitter:
 
     def _give_up(self, file: Path, delivery: Delivery) -> None:
         """What Prefect refused has its record before its file is set aside: nobody looks at that again."""
-        if delivery.skip is None:
-            self.watch.refuse(delivery, self._refused[delivery.idempotency_key])
+        try:
+            if delivery.skip is None:
+                self.watch.refuse(delivery, self._refused[delivery.idempotency_key])
+        except (ConfigError, RecordDamaged) as error:  # which no waiting mends
+            logger.error("pinpoint: %s can't have a record: %s", delivery.name, error)
         with suppress(FileNotFoundError):  # another process on this machine may have been refused, too
             file.rename(file.with_suffix(".refused"))
         self._refused.pop(delivery.idempotency_key, None)

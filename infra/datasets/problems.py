@@ -12,7 +12,7 @@ import xxhash
 from infra.datasets.rows import Row
 from infra.model import Choices, DatasetSpec, Message, Problem
 
-TAKES_ANYTHING = ("custom", "json_schema")  # graders to which a row's answer may be more than one thing, as JSON
+COMPARED = ("exact", "numeric", "contains", "normalised", "f1", "regex", "multiple_choice", "math")  # with one answer
 
 
 def problem_of(spec: DatasetSpec, row: Row, number: int) -> Problem:
@@ -43,13 +43,13 @@ def _said(message: Message) -> str:
 
 def _answer(spec: DatasetSpec, row: Row) -> str:
     answer = row.fields.get(spec.answer_key)
-    if answer is None:
-        raise row.bad(f"has no {spec.answer_key!r}; its keys: {', '.join(row.fields)}")
-    if isinstance(answer, list) and spec.grader.name not in TAKES_ANYTHING:
+    if isinstance(answer, list) and spec.grader.name in COMPARED and spec.answer_key_pattern is None:
         if len(answer) != 1:
             several = f"has {len(answer)} answers in {spec.answer_key!r}, and a row can have one"
             raise row.bad(f"{several}; a custom grader is given all of them as JSON")
         (answer,) = answer
+    if answer is None:
+        raise row.bad(f"has no {spec.answer_key!r}; its keys: {', '.join(row.fields)}")
     text = json.dumps(answer, ensure_ascii=False, default=str) if isinstance(answer, dict | list | bool) else str(answer)
     if spec.answer_key_pattern is None:
         return text

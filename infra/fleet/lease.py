@@ -6,6 +6,7 @@ import asyncio
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -28,14 +29,20 @@ CALL_TIMEOUT_S = 30.0
 TURN_POLL_S = 0.5
 WARDEN_TIMEOUT_S = 60.0  # for another warden in the place of one whose node was lost
 READ_BYTES_PER_S = 50e6
+_JOINING = threading.Lock()  # Ray's own init fails where two threads call it
 REVIVE_TIMEOUT_S = 3600.0  # the warden has deadlines of its own
 
 
 def connect(address: str | None = None) -> None:
-    """Joins the Ray cluster at `address` (host:port), by default the one of the settings; joining twice is harmless.
+    """Joins the Ray cluster at `address` (host:port), by default the one of the settings; twice is harmless, at once too.
 
     Raises ServiceUnreachable at once where Ray's own client would wait for a minute.
     """
+    with _JOINING:
+        _connect(address)
+
+
+def _connect(address: str | None) -> None:
     import ray
 
     if ray.is_initialized():

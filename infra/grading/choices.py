@@ -18,12 +18,14 @@ _IS = r"(?:\s+(?i:is|are|was|would\s+be|should\s+be|must\s+be)\b(?:\s*:)?|\s*[:=
 _SPACE = r"[^\S\n]*"
 _SO = r"(?:(?i:therefore|thus|hence|clearly|then)\b,?\s*)?"
 _OPENS = r"[\"'\[<(]*"
+# Not "when I choose A", nor "I choose A = 3".
+_BEGINS = r"(?:(?m:^)[^\S\n]*|[.!?:;,]\s+|\b(?i:so|thus|therefore|hence|then|finally),?\s+)"
+_ENDS = r"(?=[\"'\]>)]*\s*(?:[.,;!\n]|\Z)|\s+(?:because|since|as|for)\b)"
 # In this order; of several matches of one, the last: a model that changes its mind says so later.
 FORMS = (
-    r"\\boxed\{{\s*(?:\\(?:text|math)\w*\{{\s*)?\(?([{upper}{lower}])\)?\s*(?:\}}|[.):,]\s)",
+    r"\\boxed\{{\s*(?:\\(?:text|math)\w*\{{\s*)?\(?([{upper}{lower}])\)?\s*(?:\}}|[.):]\s)",
     rf"\b{_NAMED}{_IS}\s*{_SO}(?i:(?:option|choice)\s+)?{_OPENS}{_NO_WORD}([{{upper}}{{lower}}])\b(?!'\w)",
-    rf"(?<!\bif )(?<!\bIf )\b(?i:I|we)(?i:'d|'ll|\s+would|\s+will)?\s+(?i:choose|pick|select|go\s+with)\s+"
-    rf"(?i:(?:option|choice)\s+)?{_OPENS}{_NO_WORD}([{{upper}}])\b(?!'\w)",
+    rf"{_BEGINS}I(?i:'d|'ll|\s+will)?\s+(?i:choose|pick|select|go\s+with)\s+(?i:(?:option|choice)\s+)?{_OPENS}([{{upper}}]){_ENDS}",
     rf"\b(?i:answer)\s+\(?{_NO_WORD}([{{upper}}])\b",
     r"\(([{upper}])\)",
     rf"(?m:^){_SPACE}\(?([{{upper}}{{lower}}])[).:]?[^\S\n]*\.?{_SPACE}(?m:$)",

@@ -108,6 +108,9 @@ class Choices(BaseModel):
     seed: int = Field(default=0, description="the same seed gives the same order")
 
 
+OF_EVERY_POINT = ("step", "attempt", "lag_steps", "duration_seconds", "export_time_seconds")  # numbers of trackers, eval/NAME
+
+
 class DatasetSpec(BaseModel):
     """One dataset of a suite: where its rows are, how a row becomes a prompt, how a response is drawn and graded."""
 
@@ -154,6 +157,13 @@ class DatasetSpec(BaseModel):
     )
     limit: int | None = Field(default=None, ge=1, description="use only the first so many rows")
     sampling: Sampling = Field(default=Sampling(), title="Sampling", description="how responses are drawn")
+
+    @field_validator("name")
+    @classmethod
+    def _is_no_number_of_every_point(cls, name: str) -> str:
+        if name in OF_EVERY_POINT:
+            raise ValueError(f"trackers have eval/{name} of every point already: call the dataset something else")
+        return name
 
     @field_validator("grader", mode="before")
     @classmethod

@@ -147,6 +147,8 @@ class Asker:
             )
             self.gates.answered_at = time.monotonic()
             self._check(generation, engine.name, own)
+            if generation.finish == "abort":  # half a text is no turn; whoever ends requests ends them for now
+                raise EngineRefused("aborted", engine=engine.base_url, status=200)
             return generation
 
         if self.generate is None:
@@ -179,9 +181,6 @@ class Asker:
 
     async def _graded(self, item: Item, answered: _Answered) -> Sample:
         generation = answered.generation
-        if generation.finish == "abort":
-            self._note("aborted")
-            return _sample(item, answered, SampleOutcome.INFRA_ERROR, None, "aborted")
         try:
             response = opened_by_prompt(answered.prompt, generation.text, self.spec.think_markers)
             grade = await self.pool.grade(self.spec, item[0], response)

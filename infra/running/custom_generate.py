@@ -38,11 +38,13 @@ class PinnedEngine:
     turns: list[Generation] = field(default_factory=list)
     last_prompt: str = ""
     violation: PinViolation | None = None
+    _asked: int = 0
 
     async def generate(self, prompt: str, sampling: Sampling | None = None) -> Generation:
         """One turn: `prompt` is the whole text, as the engine is to see it."""
+        number, self._asked = self._asked, self._asked + 1  # before it is waited for: several may be asked at once
         try:
-            turn = await self._ask(prompt, sampling or self.sampling, str(len(self.turns)))
+            turn = await self._ask(prompt, sampling or self.sampling, str(number))
         except PinViolation as violation:
             self.violation = violation  # whatever the function makes of it
             raise

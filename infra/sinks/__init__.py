@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import difflib
 import importlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,17 @@ SINKS = {
     "wandb": "infra.sinks.wandb:WeightsAndBiases",
 }
 PROJECT = "pinpoint"
+
+
+_ADDRESS = re.compile(r"(\w://)([^/@\s]*@)?([^\s?]*)(\?\S*)?")
+
+
+def shown(text: str, target: str = "") -> str:
+    """Without what addresses, in it or in `target`, have for the server alone: user, password, query."""
+    for _, user, _, query in _ADDRESS.findall(target):
+        for secret in filter(None, (user, query)):
+            text = text.replace(secret, "")
+    return _ADDRESS.sub(r"\1\3", text)
 
 
 class SinkFailed(PinpointError):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from infra.errors import PinpointError
-from infra.sinks import Place, SinkFailed, open_sink
+from infra.sinks import Place, SinkFailed, open_sink, shown
 from infra.sinks.metrics import points_of
 from infra.sinks.sent import sinks_prefix
 from infra.sinks.turns import turn
@@ -20,9 +20,9 @@ def project(name: str, place: Place) -> tuple[str, int, int]:
     with turn(place.store, f"{sinks_prefix(place.run, name, sink.target)}/turns"):
         points = points_of(place.store, place.run)
         try:
-            return sink.target, sink.write(points), len(points)
+            return shown(sink.target), sink.write(points), len(points)
         except PinpointError:
             raise
         except Exception as error:
-            line = " ".join(str(error).split())[:300]
-            raise SinkFailed(f"sink {name} ({sink.target}) failed: {type(error).__name__}: {line}") from error
+            line = shown(" ".join(str(error).split()), sink.target)[:300]
+            raise SinkFailed(f"sink {name} ({shown(sink.target)}) failed: {type(error).__name__}: {line}") from error

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import xxhash
 
-from infra.sinks import Place
+from infra.sinks import Place, shown
 from infra.sinks.metrics import TrackedPoint
 
 Send = Callable[[list[tuple[int, TrackedPoint]]], None]
@@ -28,7 +28,7 @@ def send_missing(place: Place, name: str, target: str, points: Sequence[TrackedP
     try:
         known = json.loads(place.store.read(key))
     except FileNotFoundError:
-        known = {"target": target, "order": [], "arrived": 0}
+        known = {"target": shown(target), "order": [], "arrived": 0}
     order, arrived = [*known["order"]], int(known["arrived"])
     order += [point.key for point in points if point.key not in set(order)]
     by_key = {point.key: point for point in points}

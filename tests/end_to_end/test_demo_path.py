@@ -115,7 +115,7 @@ def test_the_history_in_prefect_grew_point_by_point(demo: Demo) -> None:
     versions = demo.services.post("/artifacts/filter", body)
     points = [len(json.loads(version["data"])) for version in sorted(versions, key=lambda version: str(version["created"]))]
     assert points == sorted(points)
-    assert points[-1] == 2
+    assert (len(points) >= 2, points[-1]) == (True, 2)  # each point brought one
     runs = demo.services.flow_runs(demo.run)
     assert [(run["name"], run["state"]["type"]) for run in runs] == [
         (f"{demo.run} · step 000000", "COMPLETED"),

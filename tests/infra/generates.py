@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from typing import Any
 
@@ -48,3 +49,8 @@ def not_async(engine: PinnedEngine) -> str:
 
 async def wants_more(engine: PinnedEngine, secret: str) -> str:
     return secret
+
+
+async def votes(engine: PinnedEngine, prompt: str) -> str:
+    turns = await asyncio.gather(*(engine.generate(prompt) for _ in range(4)))
+    return turns[-1].text

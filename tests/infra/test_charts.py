@@ -135,6 +135,13 @@ def test_points_that_are_an_attempt_each_are_one_line() -> None:
     assert {mark["line"] for mark in marks if mark["attempt"] != "0"} == {"one point each"}
 
 
+def test_what_is_thinned_has_the_lines_of_the_whole() -> None:
+    resumed = [at(step, {"sums": 0.5}, attempt=(step >= 400) + (step >= 405)) for step in range(410)]
+    marks = spec_of(list(resumed), most=50)["datasets"]["values_0"]
+    assert {mark["line"] for mark in marks} <= {"0", "1", "2"}
+    assert len(marks) < 100
+
+
 def test_the_same_dataset_in_two_suites_is_two_curves() -> None:
     spec = spec_of([at(0, {"sums": 0.5}), at(0, {"sums": 0.6}, suite="nightly")])
     assert {mark["series"] for mark in spec["datasets"]["values_0"]} == {"sums · suite", "sums · nightly"}

@@ -190,12 +190,21 @@ def test_the_answer_to_grade_against_can_be_a_part_of_the_rows(tmp_path: Path) -
         ("true", "exact", "true"),
         ("2.50", "exact", "2.5"),
         ('{"type": "object"}', "json_schema", '{"type": "object"}'),
+        ('["a", "b"]', "instructions", '["a", "b"]'),
         ('["a", "b"]', {"name": "custom", "function": "builtins:float"}, '["a", "b"]'),
     ],
 )
 def test_an_answer_that_is_no_text_is_its_json(tmp_path: Path, answer: str, grader: Any, text: str) -> None:
     row = f'{{"prompt": "?", "answer": {answer}}}'
     assert load_problems(spec_of(tmp_path, row, grader=grader))[0].answer == text
+
+
+def test_a_list_of_nothing_is_no_answer(tmp_path: Path) -> None:
+    for answer in ("[null]", "[]"):
+        with pytest.raises(DatasetError, match="line 1: has (no|0)"):
+            load_problems(spec_of(tmp_path, f'{{"prompt": "?", "answer": {answer}}}'))
+    row = '{"prompt": "?", "answer": ["A1", "B2"]}'
+    assert load_problems(spec_of(tmp_path, row, answer_key_pattern=r"B\d"))[0].answer == "B2"
 
 
 def test_several_right_answers_are_a_bad_row_and_not_a_text_that_is_never_right(tmp_path: Path) -> None:

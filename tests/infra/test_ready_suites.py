@@ -116,6 +116,14 @@ def test_of_several_answers_between_markers_the_last_is_meant(response: str) -> 
     assert extract(spec, response) == "7"
 
 
+@pytest.mark.parametrize("name", ["reasoning-gym", "gsm8k"])
+def test_a_response_that_loops_is_read_at_once(folder: Path, name: str) -> None:
+    """What reads it in more than linear time for each place where an answer may begin would not come to an end."""
+    spec = load_suite(name).datasets[0]
+    for looping in ("<answer> 7 ", "The answer is: ", "x"):
+        assert extract(spec, looping * 2_000) is None
+
+
 def test_arithmetic_is_of_characters_that_the_tiny_model_knows_and_its_answers_are_right() -> None:
     for spec in load_suite("arithmetic").datasets:
         problems = load_problems(spec.model_copy(update={"limit": 30}))

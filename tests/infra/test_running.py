@@ -166,12 +166,13 @@ async def test_a_fleet_that_is_gone_is_not_blamed_on_the_one_prompt_that_is_at_f
         await two.run(dataset(), [Problem(id="bad", prompt="\ud800", answer="1", entry={}), *PROBLEMS])
 
 
-async def test_an_aborted_response_is_an_infra_error_and_not_a_zero(two: Ready) -> None:
+async def test_an_aborted_response_is_asked_for_again_and_never_a_zero(two: Ready) -> None:
     two.engines[1].finish = "abort"
     samples = await two.run()
-    aborted = [s for s in samples if s.engine == "engine-1"]
-    assert {(s.outcome, s.reward, s.detail) for s in aborted} == {(SampleOutcome.INFRA_ERROR, None, "aborted")}
-    assert len(aborted) == 3
+    assert {(s.outcome, s.engine) for s in samples} == {(SampleOutcome.OK, "engine-0")}
+    two.engines[0].finish = "abort"
+    with pytest.raises(FleetUnhealthy, match="aborted"):
+        await two.run()
 
 
 @pytest.mark.parametrize(

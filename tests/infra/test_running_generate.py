@@ -57,6 +57,18 @@ async def test_all_turns_of_a_sample_are_asked_of_one_engine_and_counted(two: Re
     assert len({rid for _, _, rid in two.asked}) == 12
 
 
+async def test_turns_that_are_asked_at_once_are_requests_of_their_own(two: Ready) -> None:
+    samples = await two.run("votes")
+    assert {(s.outcome, s.completion_tokens) for s in samples} == {(SampleOutcome.OK, 8)}
+    assert len({rid for _, _, rid in two.asked}) == len(two.asked) == 24
+
+
+async def test_half_a_turn_is_none(two: Ready) -> None:
+    two.engines[1].finish = "abort"
+    samples = await two.run("two_turns")
+    assert {(s.outcome, s.engine, s.completion_tokens) for s in samples} == {(SampleOutcome.OK, "engine-0", 4)}
+
+
 async def test_a_function_is_given_what_it_asks_for_by_name_and_its_text_is_graded(two: Ready) -> None:
     rows = [replace(row, entry={"prefix": "it is "}, answer="it is 7 0") for row in problems(2)]
     samples = await two.run("last_text", rows)

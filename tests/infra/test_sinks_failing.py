@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from infra.records import commit
-from infra.sinks import Place, SinkFailed, background, turns
+from infra.sinks import Place, SinkFailed, background, shown, turns
 from infra.sinks.metrics import TrackedPoint, points_of
 from infra.sinks.projection import project
 from infra.sinks.sent import send_missing
@@ -60,12 +60,19 @@ def log_of(place: Place) -> str:
 
 @pytest.mark.slow
 def test_a_sink_that_refuses_is_named_and_gets_everything_later(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://us:very-secret@127.0.0.1:{free_port()}?password=very-secret")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(SinkFailed, match=r"sink mlflow \(http://127.0.0.1:\d+ experiment pinpoint\) failed"):
+    with pytest.raises(SinkFailed, match=r"sink mlflow \(http://127.0.0.1:\d+ experiment pinpoint\) failed") as caught:
         project("mlflow", place)
+    assert "very-secret" not in str(caught.value)
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     assert project("mlflow", place)[1:] == (2, 2)
+
+
+def test_of_an_address_only_what_is_no_secret_is_shown() -> None:
+    assert shown("postgresql://u:p@db:5432/mlflow?sslmode=x experiment a") == "postgresql://db:5432/mlflow experiment a"
+    assert shown("sqlite:///a/b.db experiment what?") == "sqlite:///a/b.db experiment what?"
+    assert shown("https://api.wandb.ai me@here/p run r-eval, online") == "https://api.wandb.ai me@here/p run r-eval, online"
 
 
 @pytest.mark.slow

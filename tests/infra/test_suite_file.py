@@ -109,6 +109,7 @@ def test_an_unknown_key_is_refused_at_each_level(tmp_path: Path, content: dict[s
         ({"defaults": {"sampling": [1]}, "datasets": [GOOD]}, "sampling"),
         ({"datasets": [{**GOOD, "sampling": {"top_p": 0}}]}, "sampling.top_p"),
         ({"datasets": [GOOD, GOOD]}, "used twice: sums"),
+        ({"datasets": [{**GOOD, "name": "step"}]}, "eval/step of every point already: call the dataset something else"),
         ({"name": "my suite", "datasets": [GOOD]}, "name"),
     ],
 )

@@ -52,10 +52,10 @@ class Training:
         return self.step
 
     def generating(self) -> int:
-        """Trains on to the next due step, and on a little, until a dataset of that point has been under way for a moment."""
+        """Trains on to the next due step, and on a little, until a dataset of that point has its first finished samples."""
         step = self.train_on()
-        wait_until(lambda: self._running_tasks(step) > 0, 240)
-        time.sleep(1.0)
+        point = f"runs/{self.run}/points/{EvalPoint(run=self.run, step=step).key}"
+        wait_until(lambda: any("/log/" in key for key in self.store.list(point)), 240)
         return step
 
     def record(self, step: int) -> EvalReport | SkippedPoint:
@@ -73,8 +73,3 @@ class Training:
             assert (result.coverage, result.n_samples) == (1.0, 20 * spec.samples_per_prompt)
             assert (result.mixed_version_ratio, result.weight_version_mean) == (0.0, step)
         return record
-
-    def _running_tasks(self, step: int) -> int:
-        flows = {"tags": {"all_": [f"run:{self.run}", f"step:{step}"]}}
-        tasks = {"name": {"like_": "run "}, "state": {"type": {"any_": ["RUNNING"]}}}
-        return len(self.services.post("/task_runs/filter", {"flow_runs": flows, "task_runs": tasks}))

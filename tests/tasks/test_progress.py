@@ -62,7 +62,7 @@ async def test_one_artifact_says_how_far_it_is_until_the_end(artifacts: Artifact
     assert (artifacts.said[-1][1] or "").startswith("sums: 4 of 4 samples")
 
 
-@pytest.mark.parametrize("fault", [httpx.ConnectError("refused"), RuntimeError("Timed out while attempting to connect")])
+@pytest.mark.parametrize("fault", [httpx.ConnectError("refused"), RuntimeError("Timed out"), ValueError("a page")])
 async def test_a_prefect_that_is_down_costs_the_bar_and_nothing_else(artifacts: Artifacts, fault: Exception) -> None:
     artifacts.down = fault
     async with shown(Progress(total=1), "sums"):

@@ -230,13 +230,16 @@ def test_an_open_gate_costs_next_to_nothing() -> None:
     assert (time.perf_counter() - started) / count < 50e-6  # seen: 1.5e-6 on one core
 
 
-def test_a_fork_is_told_that_its_copy_pauses_nothing() -> None:
+@pytest.mark.parametrize("act", ["close", "enter"])
+def test_a_fork_is_told_that_its_copy_pauses_nothing(act: str) -> None:
     gate = PauseGate()
+    assert gate.enter()
+    gate.leave()
     reading, writing = os.pipe()
     pid = os.fork()
     if not pid:
         try:
-            gate.close("in the child", LONG_S)
+            gate.close("in the child", LONG_S) if act == "close" else gate.enter()
         except ConfigError as error:
             os.write(writing, str(error).encode())
         finally:

@@ -529,6 +529,16 @@ def test_what_prefect_refuses_is_not_set_aside_before_its_point_has_a_record(
     assert (record.reason, "Prefect answered 409" in record.message) == ("crashed", True)
 
 
+def test_what_prefect_refuses_and_can_not_have_a_record_is_set_aside_all_the_same(
+    trainer: Trainer, prefect: FakePrefect
+) -> None:
+    prefect.refusing = 409
+    damaged_record(trainer, prefect, trainer.folder)
+    leave(trainer, OTHER)
+    trainer.start()
+    until(lambda: ".refused" in trainer.outbox)
+
+
 def test_a_point_that_another_process_delivered_is_watched_by_its_own_trainer(
     trainer: Trainer, prefect: FakePrefect, monkeypatch: pytest.MonkeyPatch
 ) -> None:
