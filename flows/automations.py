@@ -62,7 +62,7 @@ EXAMPLES = (
     ),
     Example(
         name="pinpoint: a significant regression",
-        description="A dataset's score is lower than at the point before; the paired 95% interval excludes zero.",
+        description="A dataset's score is lower than at the point before; the paired 95% interval excludes zero, p < 0.05.",
         events=frozenset({EVENT}),
         tag=REGRESSION,
     ),

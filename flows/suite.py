@@ -52,7 +52,7 @@ def digest(suite: SuiteArgument, settings_file: SettingsOption = None) -> None:
 
 @app.command()
 def validate(suite: SuiteArgument, settings_file: SettingsOption = None) -> None:
-    """Read all data of a suite, and name every row that can't be used."""
+    """Read all data of a suite, and name the first rows of each dataset that can't be used."""
     load_settings(settings_file).export_s3()
     loaded = load_suite(suite)
     unusable = sum([_validated(dataset) for dataset in loaded.datasets])

@@ -108,7 +108,7 @@ class EvalDispatcher:
     def on_step(self, step: int, *, final: bool = False) -> Dispatched | None:
         """To be called after every optimizer step; None if the step is not due, and on all ranks but the first.
 
-        The final point is never skipped.
+        The final point is never `busy`.
         """
         meant = self._meant(step)
         if meant is None:

@@ -140,11 +140,15 @@ class EvalOptions(BaseModel):
         return suite_of_pairs(self.eval_prompt_data, flags)
 
     def dispatch(self, *, start_step: int = 0) -> DispatchSettings:
-        """Raises ConfigError, also for a run without evaluation or without a name."""
+        """Raises ConfigError, also for a run without evaluation or without a name, and for the live posture."""
         if self.eval_interval is None:
             raise ConfigError("no evaluation was asked for: set --eval-interval")
         if not self.eval_run:
             raise ConfigError("the run has no name for its points: set --eval-run, or PINPOINT_EVAL_RUN")
+        if not self.eval_uses_snapshots:
+            raise ConfigError(
+                "the posture is live, which measures no snapshots: use LiveEvaluator (docs/live.md), or set --eval-num-gpus"
+            )
         reuse = self.reuses_checkpoints
         values = {
             "run": self.eval_run,

@@ -98,6 +98,10 @@ def test_nothing_is_evaluated_unless_it_is_asked_for() -> None:
     assert (nothing.posture, nothing.eval_uses_snapshots, nothing.baseline) == ("live", False, False)
     with pytest.raises(ConfigError, match="set --eval-interval"):
         nothing.dispatch()
+    live = options("--eval-interval 5 --eval-run r")
+    assert live.posture == "live"
+    with pytest.raises(ConfigError, match="the posture is live, which measures no snapshots"):
+        live.dispatch()
 
 
 @pytest.mark.parametrize(

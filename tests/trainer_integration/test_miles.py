@@ -357,6 +357,11 @@ def function(job: Job) -> PinpointEval:
     return made
 
 
+def test_the_function_without_data_is_refused_before_training() -> None:
+    with pytest.raises(ConfigError, match="nothing to evaluate on: set --eval-prompt-data or --eval-config"):
+        PinpointEval(namespace(eval_function_path=FUNCTION, eval_hf_dir="/x"))
+
+
 async def test_the_function_gives_back_what_was_measured_of_the_checkpoint_it_was_given(job: Job, prefect: FakePrefect) -> None:
     evaluate = function(job)
     report = report_at(4)

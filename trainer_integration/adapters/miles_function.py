@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from infra.errors import EvalSkip
+from infra.errors import ConfigError, EvalSkip
 from infra.model import EvalPoint, EvalReport, SkippedPoint
 from trainer_integration.dispatcher import EvalDispatcher
 from trainer_integration.eval_options import EvalOptions
@@ -54,6 +54,8 @@ class PinpointEval(_Contract):  # type: ignore[misc]
         """`input` has Miles' namespace as `args`, or is it."""
         options = EvalOptions.from_namespace(getattr(input, "args", input))
         dispatch = options.dispatch().model_copy(update={"black_box": None})  # that is this class: for Pinpoint, it is a fleet
+        if not dispatch.suite.datasets:
+            raise ConfigError("there is nothing to evaluate on: set --eval-prompt-data or --eval-config")
         self.dispatcher = EvalDispatcher(dispatch, options.settings(), _exports_nothing)
 
     async def __call__(self, input: Any) -> Any:
