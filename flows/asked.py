@@ -53,6 +53,12 @@ def _check_problems(suite: Suite) -> None:
         deque(read_problems(dataset), maxlen=0)
 
 
+def named_by(checkpoint: str, folder: Path) -> Path:
+    """What tells a point's run and step: the folder itself, whatever link leads to it; of the hub's cache, the id."""
+    typed = checkpoint if checkpoint.startswith("file://") else Path(checkpoint).expanduser()
+    return folder if isinstance(typed, str) or typed.is_dir() else typed
+
+
 def point_of(checkpoint: Path, run: str | None, step: int | None) -> EvalPoint:
     """The run and step that a checkpoint's folder name tells, unless they are given."""
     name = run or re.sub(r"[^A-Za-z0-9._-]+", "-", checkpoint.name).strip("-._") or "checkpoint"

@@ -20,7 +20,7 @@ from typer.exceptions import TyperException
 
 from flows import fleet
 from flows import suite as suite_commands
-from flows.asked import asked_black_box, asked_suite, delivery_of, point_of, submit_and_wait
+from flows.asked import asked_black_box, asked_suite, delivery_of, named_by, point_of, submit_and_wait
 from flows.compare import compare
 from flows.doctor import doctor
 from flows.gate import gate
@@ -156,6 +156,9 @@ def evaluate(
     base: Annotated[str | None, typer.Option(help="of a LoRA adapter: its base; default: what its config names")] = None,
     run: Annotated[str | None, typer.Option(help="run that the point belongs to; default: the folder's name")] = None,
     step: Annotated[int | None, typer.Option(min=0, help="step of the point; default: the number in the folder's name")] = None,
+    trust_remote_code: Annotated[
+        bool, typer.Option("--trust-remote-code", help="accept a checkpoint that brings code of its own")
+    ] = False,
     port: PortOption = None,
     store: StoreOption = None,
     settings_file: SettingsOption = None,
@@ -166,13 +169,15 @@ def evaluate(
     settings = usable_settings(settings_file, store)
     black_box = asked_black_box(function, set_ or [])
     loaded = asked_suite(suite, black_box)
+    if checkpoint.startswith("s3://"):
+        raise ConfigError(f"{checkpoint}: checkpoints in object storage are evaluated by `pinpoint reevaluate {checkpoint}`")
     folder = resolve_checkpoint(checkpoint).resolve()
     if not is_adapter(LocalFolder(folder)):
         validate(folder)
-    point = point_of(folder if folder.name in checkpoint else Path(checkpoint), run, step)
+    point = point_of(named_by(checkpoint, folder), run, step)
     with ExitStack() as started:
         with out.status("Starting Prefect and Ray ..."):
-            stack = started.enter_context(stack_of(settings, port=port))
+            stack = started.enter_context(stack_of(settings, port=port, announce=False))
         request = EvalRequest(
             point=replace(point, attempt=next_attempt(Store(settings.store), point.run)),
             source=SnapshotSource(path=str(folder), staged=False, base=base),
@@ -180,6 +185,7 @@ def evaluate(
             fleet=FleetSpec() if black_box else settings.fleet,
             black_box=black_box,
             store_url=settings.store,
+            trust_remote_code=trust_remote_code,
         )
         delivery = delivery_of(request)
         with progress_shown(delivery, stack.prefect_api_url, out):

@@ -17,11 +17,12 @@ from flows.rounds import reevaluate_once
 from flows.terminal import reading_console
 from infra.config import Settings, parse
 from infra.errors import ConfigError
-from infra.ledger import all_entries, find_key, forgive, without_score
-from infra.model import Reevaluation, Suite
+from infra.ledger import Entry, all_entries, entry, find_key, forgive, without_score
+from infra.model import LedgerKey, Reevaluation, Suite
 from infra.model.reevaluation import MARKERS
 from infra.saved.round import Done
 from infra.saved.survey import Found
+from infra.store import Store
 from trainer_integration.deliver import API_URL
 
 out = Console()
@@ -79,7 +80,7 @@ def reevaluate(
 
     with ExitStack() as started:
         with out.status("Starting Prefect and Ray ..."):
-            stack = started.enter_context(stack_of(settings, port=port))
+            stack = started.enter_context(stack_of(settings, port=port, announce=False))
         failed = _until_done(asked, loaded, settings, stack.prefect_api_url)
     if failed:
         raise typer.Exit(FAILED)
@@ -98,7 +99,8 @@ def _order(by: str, every: int, target: str | None) -> dict[str, Any]:
 def _until_done(asked: Reevaluation, suite: Suite, settings: Settings, api_url: str) -> bool:
     """Rounds until nothing is left for this command; whether one of what it submitted came to no report."""
     ours: set[str] = set()
-    waits = False
+    keys: dict[str, str] = {}
+    store, waits = Store(settings.store), False
     while True:
         left = None if asked.limit is None else asked.limit - len(ours)
         done, rows, told = reevaluate_once(_limited(asked, left), suite, settings, api_url, dry_run=left == 0)
@@ -106,16 +108,24 @@ def _until_done(asked: Reevaluation, suite: Suite, settings: Settings, api_url: 
         for one in submitted:
             out.print(f"step {one.saved.step}: submitted, {one.saved.location}", soft_wrap=True, highlight=False, markup=False)
         ours |= {one.saved.location for one in submitted}
+        keys |= {one.saved.location: one.key for one in submitted}
         if done.full and not waits and not _ours_are_under_way(done, ours):
             out.print(f"Waiting: this store's re-evaluations that are under way are as many as --at-once {asked.care.at_once}.")
             waits = True
-        if not _goes_on(asked, done, ours, exhausted=left == 0):
+        unseen = [keys[place] for place in keys.keys() - {one.saved.location for one in done.found if one.state != "waits"}]
+        if not _goes_on(asked, done, ours, exhausted=left == 0) and not any(_entry(store, key).under_way for key in unseen):
             break
         time.sleep(POLL_S)
     if left == 0:
         rows, told = [row for row in rows if row["place"] in ours], f"{len(ours)} checkpoints were evaluated, the limit."
     _show(IN_ORDER, rows, told)
-    return any(one.saved.location in ours and one.state != "evaluated" for one in done.found)
+    failed = any(one.saved.location in ours and one.state not in ("evaluated", "waits") for one in done.found)
+    return failed or any(_entry(store, key).report is None for key in unseen)
+
+
+def _entry(store: Store, key: str) -> Entry:
+    """Of a checkpoint of ours that is in no scan any more, or is another one by now: what was submitted has its key."""
+    return entry(store, LedgerKey.parse(key))
 
 
 def _ours_are_under_way(done: Done, ours: set[str]) -> bool:

@@ -202,16 +202,19 @@ def _wait(
 
 
 @contextmanager
-def stack_of(settings: Settings, *, port: int | None = None, runner: bool = True) -> Iterator[Stack]:
+def stack_of(settings: Settings, *, port: int | None = None, runner: bool = True, announce: bool = True) -> Iterator[Stack]:
     """The stack that `pinpoint up` or a demo runs for the same home, if one does; else one for the length of the body.
 
-    Settings or a `port` that name something else are taken at their word.
+    Settings or a `port` that name something else are taken at their word. What is not announced is no other command's.
     """
     home = settings.home.expanduser().absolute()
     named = settings.prefect_api_url or settings.ray_address or port
     running = None if named else _announced(home)
     if running is None:
-        with local_stack(settings, port=port, runner=runner) as stack, _announcing(stack, home):
+        with ExitStack() as started:
+            stack = started.enter_context(local_stack(settings, port=port, runner=runner))
+            if announce and _announced(home) is None:
+                started.enter_context(_announcing(stack, home))
             yield stack
         return
     with _environment(settings, home):

@@ -37,7 +37,11 @@ def reclaim(
         out.print(places(rows(found)))
     freed = sum(item.size for item in found if item.deleted)
     out.print(f"{freed:,} bytes freed, {sum(not item.deleted for item in found)} places left as they are.", soft_wrap=True)
-    swept.raise_first()
+    try:
+        swept.raise_first()
+    except OSError as error:
+        error_line(err, f"not all could be looked at: {type(error).__name__}: {error}")
+        raise typer.Exit(FAILED) from None
 
 
 def _reclaim_kept(store: Store, run: str, dry_run: bool) -> None:

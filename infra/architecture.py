@@ -78,6 +78,9 @@ def promise_of(folder: Path) -> Promise:
         raise ConfigInvalid(f"no {kind} model can be made of config.json: {_line(error)}", subject="config.json") from error
 
 
+_PUBLISHED_IN_FLOAT32 = r"linear_attn\.(A_log|norm\.weight)$"  # of Qwen3-Next and Qwen3.5, which don't say so in code
+
+
 class _NoCausalModel(Exception):
     pass
 
@@ -102,13 +105,14 @@ def _meta_module(config: Any) -> Any:
     named = next(iter(getattr(config, "architectures", None) or ()), "")
     mapping = transformers.AutoModelForCausalLM._model_mapping
     with torch.device("meta"):
-        if type(config) in mapping:
+        kind: Any = getattr(transformers, named, None)
+        known = isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)
+        generates = known and kind.config_class is type(config) and issubclass(kind, transformers.GenerationMixin)
+        if type(config) in mapping and not generates:  # of a multimodal config, that may be its text model alone
             return transformers.AutoModelForCausalLM.from_config(config, trust_remote_code=False)
-        kind = getattr(transformers, named, None)
-        if not (isinstance(kind, type) and issubclass(kind, transformers.PreTrainedModel)):
+        if not known:
             raise _NoCausalModel(f"{config.model_type} is no causal language model that transformers knows")
-        make: Any = kind
-        return make._from_config(config)
+        return kind._from_config(config)
 
 
 def _architecture(module: Any) -> Architecture:
@@ -128,7 +132,7 @@ def _architecture(module: Any) -> Architecture:
         optional=_patterns(module, "_keys_to_ignore_on_load_missing", "_keys_to_ignore_on_save"),
         # As transformers ignores them itself: buffers that old checkpoints have.
         ignored=(*_patterns(module, "_keys_to_ignore_on_load_unexpected"), r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$"),
-        float32=_patterns(module, "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"),
+        float32=(*_patterns(module, "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"), _PUBLISHED_IN_FLOAT32),
     )
 
 

@@ -115,7 +115,10 @@ def free_unlocked(staging_dir: Path, *, dry_run: bool) -> dict[Path, int]:
     found: dict[Path, int] = {}
     places = (path for kind in (SPARE, FETCHED) for path in (staging_dir / kind).glob("*"))
     for folder in (path for path in places if path.is_dir()):
-        lock = lock_spare(folder)
+        try:
+            lock = lock_spare(folder)
+        except PermissionError:
+            continue  # somebody else's
         if lock is None:
             continue
         found[folder] = sum(file.st_size for file in _files(folder) if file.st_nlink == 1)

@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import httpx
+
 from infra.errors import PinpointError
 
 Verdict = Literal["ok", "note", "fault"]
@@ -28,3 +30,6 @@ def found_by(piece: str, check: Check, remedy: str = "") -> Sequence[Finding]:
         return check()
     except PinpointError as error:
         return [Finding(piece=piece, verdict="fault", found=str(error), remedy=remedy)]
+    except (httpx.HTTPError, OSError, ValueError) as error:  # what fails only now and then, for one
+        said = " ".join(str(error).split())[:300]
+        return [Finding(piece=piece, verdict="fault", found=f"{type(error).__name__}: {said}", remedy=remedy or "try again")]

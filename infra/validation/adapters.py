@@ -26,6 +26,7 @@ from infra.validation.readers import CheckpointReader
 from infra.validation.resolve import open_checkpoint
 from infra.validation.values import check_finite
 
+MERGED = ("F64", "F32", "F16", "BF16")  # dtypes of weights that an adapter can be merged into
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -135,6 +136,9 @@ def check_adapter(
     for weight, shapes in sides.items():
         if weight not in base:
             report(_unmatched(weight, place))
+        elif base[weight].dtype not in MERGED:
+            message = f"adapter {place} changes {weight}, which its base has as {base[weight].dtype}"
+            report(AdapterUnmatched(f"{message}: name the base before it was quantised", subject=weight))
         else:
             _check_pair(weight, shapes, base[weight].shape, turned, place, report)
 

@@ -157,7 +157,8 @@ def _check_weights(contents: Contents, promise: Promise, notes: list[str], repor
         notes.append("missing tensors were not looked for, as not every weight file could be read")
     if promise.architecture is not None:
         check_tensors(contents, promise.architecture, report)
-        check_dtypes(contents, promise.values, promise.architecture.float32, report)
+        free = (*promise.architecture.float32, *promise.architecture.ignored)
+        check_dtypes(contents, promise.values, free, report)
         return
     notes.append(f"names and shapes of tensors were not compared with the model's: {promise.unknown}")
     check_names(contents, promise.values, report)

@@ -43,9 +43,12 @@ METADATA = (
     "merges.txt",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
 )
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
-_WEIGHTS = re.compile(r"model(-\d+-of-(\d+))?\.safetensors")
+_WEIGHTS = re.compile(r"model(-(\d+)-of-(\d+))?\.safetensors")
 _BESIDE = {"adapter_model.safetensors", "consolidated.safetensors"}  # PEFT's, and Mistral's own layout of the same weights
 _PICKLE = re.compile(r"(pytorch_model|consolidated|model|tf_model)\b.*\.(bin|pt|pth|ckpt|pkl)")
 Report = Callable[[SnapshotInvalid], None]
@@ -171,15 +174,25 @@ def _read_index(contents: Contents, report: Report) -> None:
         report(ShardMissing(f"{INDEX} names {shard}, which is not in {place}: copy it there", subject=shard))
     contents.shards = [shard for shard in shards if shard in names and shard not in outside]
     contents.whole = len(contents.shards) == len(shards)
-    for total in {match[2] for shard in contents.shards if (match := _WEIGHTS.fullmatch(shard)) and match[2]}:
-        for shard in sorted(_numbered(total) - set(shards)):
-            report(ShardMissing(f"{INDEX} names files of {int(total)}, but not {shard}: save it again", subject=shard))
+    for lost in _lost(shards):
+        report(ShardMissing(f"{INDEX} names files of {lost[1]}, but not {lost[0]}: save it again", subject=lost[0]))
 
 
-def _numbered(total: str) -> set[str]:
-    if int(total) > 100_000:
-        return set()
-    return {f"model-{number + 1:0{len(total)}d}-of-{total}.safetensors" for number in range(int(total))}
+def _lost(shards: Iterable[str]) -> list[tuple[str, int]]:
+    """Files that "1 of n" promises, whoever counts from 0, and however many digits the numbers have; each with its n."""
+    numbered: dict[str, dict[int, int]] = {}  # by how n is written: a number, and its digits
+    for match in filter(None, map(_WEIGHTS.fullmatch, shards)):
+        if match[3]:
+            numbered.setdefault(match[3], {})[int(match[2])] = len(match[2])
+    found = []
+    for total, known in numbered.items():
+        if int(total) > 100_000:
+            continue
+        one, zero = (sorted(set(range(first, first + int(total))) - known.keys()) for first in (1, 0))
+        digits = max(known.values())
+        for number in one if len(one) <= len(zero) else zero:
+            found.append((f"model-{number:0{digits}d}-of-{total}.safetensors", int(total)))
+    return found
 
 
 def _read_headers(contents: Contents, report: Report) -> None:

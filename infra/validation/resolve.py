@@ -29,7 +29,10 @@ def resolve_checkpoint(text: str) -> Path:
 
     Raises SnapshotMissing if there is none.
     """
-    path = Path(unquote(urlsplit(text).path)) if text.startswith("file://") else Path(text).expanduser()
+    try:
+        path = Path(unquote(urlsplit(text).path)) if text.startswith("file://") else Path(text).expanduser()
+    except RuntimeError:  # ~ of nobody
+        raise SnapshotMissing(f"checkpoint folder {text} does not exist") from None
     if path.is_dir():
         return path
     if path.exists():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ from infra.errors import ChatTemplateMissing, ConfigInvalid, EosDisagrees, Snaps
 from infra.validation.layout import Report
 
 GENERATION = "generation_config.json"
+# Tokens that stand for what is no text. Gemma 3's text models share a tokenizer that has them, and have no row for them.
+_PLACEHOLDER = re.compile(r"(image|video|audio|boi|eoi|boa|eoa)_token")
 
 
 def load_tokenizer(folder: Path) -> Any:
@@ -34,7 +37,9 @@ def check_tokenizer(
     tokenizer: Any, config: Mapping[str, Any], generation: Mapping[str, Any], *, needs_chat_template: bool, report: Report
 ) -> None:
     size = config.get("vocab_size")
-    largest, token = max(((number, token) for token, number in tokenizer.get_vocab().items()), default=(-1, ""))
+    nowhere = {str(token) for kind, token in tokenizer.special_tokens_map.items() if _PLACEHOLDER.match(kind)}
+    known = ((number, token) for token, number in tokenizer.get_vocab().items() if token not in nowhere)
+    largest, token = max(known, default=(-1, ""))
     if isinstance(size, int) and largest >= size:
         message = f"tokenizer.json gives token {token!r} the id {largest}, but config.json has vocab_size {size}"
         report(TokenizerTooLarge(f"{message}: save this model's tokenizer, or resize its embedding", subject="tokenizer.json"))

@@ -32,7 +32,7 @@ EXPONENT: Mapping[str, tuple[str, int]] = {
 
 
 def check_dtypes(contents: Contents, config: Mapping[str, Any], float32: Iterable[str], report: Report) -> None:
-    """Names that match `float32` are kept in it by their model, whatever the rest is."""
+    """Names that match `float32` may be in it, whatever the rest is: their model keeps them in it, or ignores them."""
     kept = re.compile("|".join(float32) or r"(?!)")
     spans = {n: s for n, s in floating(contents.spans) if not (s.dtype == "F32" and kept.search(n))}
     if not spans or config.get("quantization_config"):

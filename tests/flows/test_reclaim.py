@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -12,6 +14,7 @@ from infra import leases
 from infra.errors import StoreError
 from infra.model import EvalPoint
 from infra.snapshot import new_prefix
+from infra.staging import free_unlocked
 from infra.store import Store
 
 
@@ -27,3 +30,18 @@ def test_one_prefix_that_fails_hides_nothing_of_the_others(tmp_path: Path, monke
     assert "not swept" in done.output
     assert "deleted" in done.output
     assert leases.known(store, "good") == []
+
+
+def test_what_belongs_to_somebody_else_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("theirs", "left"):
+        (tmp_path / "spare" / name).mkdir(parents=True)
+    opened = os.open
+
+    def guarded(path: Any, *more: Any, **named: Any) -> int:
+        if str(path).endswith("theirs.lock"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return opened(path, *more, **named)
+
+    monkeypatch.setattr(os, "open", guarded)
+    assert list(free_unlocked(tmp_path, dry_run=False)) == [tmp_path / "spare" / "left"]
+    assert [path.name for path in (tmp_path / "spare").iterdir()] == ["theirs"]

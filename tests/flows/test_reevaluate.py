@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from flows import reevaluate, sending
 from flows.cli import app
 from flows.rounds import reevaluate_once
 from flows.sending import Sender
+from infra.config import Settings
 from infra.errors import ConfigError, ServiceUnreachable
 from infra.ledger import QUEUE_S
 from infra.model import EvalRequest, Reevaluation
 from infra.model.reevaluation import MARKERS
-from infra.saved.round import run_round
+from infra.records import commit
+from infra.saved.round import Done, run_round
 from infra.saved.survey import Survey
 from tests.fakes.prefect_server import FakePrefect
-from tests.infra.saved_checkpoints import FLEET, Root
+from tests.infra.saved_checkpoints import FLEET, Root, begins
 from trainer_integration.prefect_api import PrefectApi
 
 SUITE = "name: nightly\ndatasets:\n  - {name: sums, source: sums.jsonl, samples_per_prompt: 3}\n"
@@ -213,3 +216,44 @@ def test_the_commands_options_reach_what_is_asked(root: Root, monkeypatch: pytes
     assert (asked[0].where.deadline_s, asked[0].where.trust_remote_code, asked[0].care.markers) == (3600, False, MARKERS)
     assert (asked[1].where.deadline_s, asked[1].where.trust_remote_code, asked[1].care.markers) == (60, True, ("my-own",))
     assert isinstance(run("reevaluate", root.saved, *suite, "--deadline", "0").exception, ConfigError)
+
+
+def waited_for(root: Root, monkeypatch: pytest.MonkeyPatch, rounds: Sequence[Callable[[], object]]) -> bool:
+    """Whether the command says that something came to no report; each of `rounds` is what happens before the next one."""
+    left = list(rounds)
+
+    def once(*_: Any, **__: Any) -> tuple[Done, list[dict[str, str]], str]:
+        done = root.round()
+        left.pop(0)() if left else None
+        return done, [], ""
+
+    monkeypatch.setattr(reevaluate, "reevaluate_once", once)
+    monkeypatch.setattr(reevaluate, "POLL_S", 0.0)
+    failed = reevaluate._until_done(root.asked(), root.suite, Settings(store_url=root.store.url), "http://nowhere/api")
+    assert left == []
+    return failed
+
+
+def test_a_checkpoint_of_ours_that_is_gone_meanwhile_has_no_report_and_the_command_fails(
+    root: Root, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def lost() -> None:
+        for request in root.sent:
+            root.skip(request, "ckpt_missing")
+        shutil.rmtree(root.saved)
+        root.saved.mkdir()
+
+    assert waited_for(root, monkeypatch, [lost])
+
+
+def test_one_that_is_gone_while_it_is_evaluated_is_waited_for(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
+    def begun() -> None:
+        assert all(begins(root.store, request) for request in root.sent)
+        shutil.rmtree(root.saved)
+        root.saved.mkdir()
+
+    def ended() -> None:
+        for request in root.sent:
+            commit(root.store, root.measured(request))
+
+    assert not waited_for(root, monkeypatch, [begun, ended])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -66,6 +67,33 @@ def _sharded(folder: Path) -> None:
     spread(folder, read_tensors(folder))
 
 
+def _multimodal(folder: Path) -> None:
+    """As Qwen3.5 is published: text and pictures in one model, of bfloat16 but for two tensors of each linear attention."""
+    import torch
+    from transformers import Qwen3_5Config, Qwen3_5ForConditionalGeneration
+
+    linear = {"linear_num_key_heads": 2, "linear_num_value_heads": 2, "linear_key_head_dim": 8, "linear_value_head_dim": 8}
+    text = {**SIZES, **linear, "layer_types": ["linear_attention", "full_attention"]}
+    sight = {"depth": 1, "hidden_size": 32, "intermediate_size": 32, "num_heads": 2, "out_hidden_size": 32, "patch_size": 4}
+    made = Qwen3_5Config(text_config=text, vision_config={**sight, "num_position_embeddings": 16}, dtype="bfloat16")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        Qwen3_5ForConditionalGeneration(made).to(torch.bfloat16).save_pretrained(folder)
+    tokenizer = build_tokenizer()
+    tokenizer.chat_template = TEMPLATE
+    tokenizer.save_pretrained(folder)
+    spread(folder, {n: _as_float32(t) if _FLOAT32.search(n) else t for n, t in read_tensors(folder).items()})
+
+
+_FLOAT32 = re.compile(r"linear_attn\.(A_log|norm\.weight)$")
+
+
+def _as_float32(tensor: Tensor) -> Tensor:
+    """A bfloat16 is the first half of a float32."""
+    halves = [tensor.data[at : at + 2] for at in range(0, len(tensor.data), 2)]
+    return Tensor("F32", tensor.shape, b"".join(b"\0\0" + half for half in halves))
+
+
 VALID: Mapping[str, Callable[[Path], None]] = {
     "tied Qwen3": lambda folder: _save(folder, "Qwen3", tie_word_embeddings=True),
     "untied Qwen3": lambda folder: _save(folder, "Qwen3", tie_word_embeddings=False),
@@ -74,6 +102,7 @@ VALID: Mapping[str, Callable[[Path], None]] = {
     "Qwen3-MoE": lambda folder: _save(folder, "Qwen3Moe", num_experts=4, num_experts_per_tok=2, moe_intermediate_size=16),
     "Llama": lambda folder: _save(folder, "Llama", tie_word_embeddings=False),
     "the demo's export": _demo,
+    "Qwen3.5 of text and pictures": _multimodal,
 }
 
 

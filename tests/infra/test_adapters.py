@@ -18,8 +18,16 @@ from infra.foreign import describe_once
 from infra.model import BaseModelRef, DatasetSpec, EvalPoint, EvalRequest, SnapshotSource, StagedPart, Suite
 from infra.snapshot import describe, new_prefix, read_manifest, validate
 from infra.store import Store
-from infra.validation.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, adapter_files, examine_adapter
+from infra.validation.adapters import (
+    ADAPTER_CONFIG,
+    ADAPTER_WEIGHTS,
+    adapter_files,
+    check_adapter,
+    examine_adapter,
+    read_adapter,
+)
 from infra.validation.examination import examine
+from infra.validation.layout import read_contents
 from infra.validation.readers import LocalFolder
 from tasks.export import _send_parts, export
 from tests.infra import models
@@ -259,3 +267,16 @@ def test_a_foreign_checkpoint_is_digested_once_and_again_when_it_has_changed(tmp
     for note in store.list("digests"):
         store.write(note, b"spoiled")
     assert describe_once(store, folder, validate(folder), POINT) == describe(folder, validate(folder), POINT)
+
+
+def test_an_adapter_of_a_quantised_base_is_told_to_name_the_one_before(base: Path, adapter: Path) -> None:
+    spans = read_contents(LocalFolder(base)).spans
+    weight = QUERY.removeprefix("base_model.model.").replace("lora_A.", "")
+    found: list[errors.SnapshotInvalid] = []
+    check_adapter(read_adapter(LocalFolder(adapter)).spans, spans, "here", found.append)
+    assert found == []
+    spans[weight] = replace(spans[weight], dtype="F8_E4M3")
+    check_adapter(read_adapter(LocalFolder(adapter)).spans, spans, "here", found.append)
+    [fault] = found
+    assert isinstance(fault, errors.AdapterUnmatched)
+    assert f"changes {weight}, which its base has as F8_E4M3: name the base before it was quantised" in str(fault)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import shutil
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from transformers import AutoTokenizer
 
 from infra.errors import (
     ChatTemplateMissing,
@@ -19,14 +21,17 @@ from infra.errors import (
     SnapshotInvalid,
     SnapshotMissing,
     TensorMissing,
+    TokenizerTooLarge,
 )
 from infra.snapshot import validate
 from infra.store import Store
 from infra.validation.examination import examine, faults, validate_checkpoint
 from infra.validation.readers import CheckpointReader, LocalFolder, Range, StorePrefix
+from infra.validation.resolve import resolve_checkpoint
 from infra.validation.values import SAMPLE_BYTES
+from tests.infra.checkpoints import INDEX
 from tests.infra.invalid_checkpoints import SECOND
-from tests.infra.models import VALID, model, read_tensors, spread
+from tests.infra.models import VALID, WORDS, Tensor, model, read_tensors, spread
 from tests.infra.spoiled_models import FAULTS, NORM, QUERY, WIDE, Fault
 
 BASE = "sharded Qwen3"
@@ -241,3 +246,70 @@ def test_names_used_here_are_names_of_the_model(tmp_path: Path) -> None:
     held = read_tensors(model(BASE, tmp_path / "c"))
     assert {NORM, QUERY} <= held.keys()
     assert len(held[WIDE].data) > 3 * SAMPLE_BYTES
+
+
+def renamed(folder: Path, names: Sequence[str]) -> None:
+    """Gives the shards other names, in files and index."""
+    old = sorted(path.name for path in folder.glob("model-*.safetensors"))
+    index = (folder / INDEX).read_text()
+    for before, after in zip(old, names, strict=True):
+        (folder / before).rename(folder / after)
+        index = index.replace(before, after)
+    (folder / INDEX).write_text(index)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        [f"model-{n:05d}-of-000003.safetensors" for n in (1, 2, 3)],  # DeepSeek-V3
+        [f"model-{n}-of-3.safetensors" for n in (1, 2, 3)],  # Kimi-K2
+        [f"model-{n:05d}-of-00003.safetensors" for n in (0, 1, 2)],
+        [f"model-{n:05d}-of-00002.safetensors" for n in (0, 1, 2)],  # gpt-oss
+    ],
+    ids=lambda names: names[0],
+)
+def test_shards_are_numbered_in_more_ways_than_one(names: list[str], tmp_path: Path) -> None:
+    folder = model(BASE, tmp_path / "c")
+    spread(folder, read_tensors(folder), 3)
+    renamed(folder, names)
+    assert faults(LocalFolder(folder)) == []
+    assert set(names) <= set(validate(folder))
+
+
+def test_of_shards_with_other_digits_a_lost_one_is_named(tmp_path: Path) -> None:
+    folder = model(BASE, tmp_path / "c")
+    spread(folder, read_tensors(folder), 3)
+    renamed(folder, [f"model-{n:05d}-of-000004.safetensors" for n in (1, 2, 4)])
+    (fault,) = faults(LocalFolder(folder))
+    assert isinstance(fault, ShardMissing)
+    assert "names files of 4, but not model-00003-of-000004.safetensors" in str(fault)
+
+
+def test_a_token_that_stands_for_a_picture_needs_no_row_and_any_other_does(tmp_path: Path) -> None:
+    for name, ok in (("image_token", True), ("mask_token", False)):
+        folder = model("tied Qwen3", tmp_path / name)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        tokenizer.add_tokens([f"<new {n}>" for n in range(WORDS - len(tokenizer))])
+        tokenizer.add_tokens(["<beyond>"], special_tokens=True)
+        tokenizer.save_pretrained(folder)
+        config = json.loads((folder / "tokenizer_config.json").read_text())
+        (folder / "tokenizer_config.json").write_text(json.dumps({**config, name: "<beyond>"}))
+        assert [type(fault) for fault in faults(LocalFolder(folder))] == ([] if ok else [TokenizerTooLarge]), name
+
+
+def test_what_a_model_ignores_has_any_dtype(tmp_path: Path) -> None:
+    folder = model("bfloat16 Qwen3", tmp_path / "c")
+    old = Tensor("F32", (4,), b"\0" * 16)
+    spread(folder, {**read_tensors(folder), "model.layers.0.self_attn.rotary_emb.inv_freq": old}, 1)
+    assert faults(LocalFolder(folder)) == []
+
+
+def test_what_reads_pictures_belongs_to_the_snapshot(tmp_path: Path) -> None:
+    folder = model("Qwen3.5 of text and pictures", tmp_path / "c")
+    (folder / "preprocessor_config.json").write_text("{}")
+    assert "preprocessor_config.json" in validate(folder)
+
+
+def test_a_home_of_nobody_is_no_checkpoint() -> None:
+    with pytest.raises(SnapshotMissing, match="checkpoint folder ~nosuch-user/x does not exist"):
+        resolve_checkpoint("~nosuch-user/x")
