@@ -166,7 +166,7 @@ class Submitter:
                 need = f"{STORE} {delivery.store_url}"
                 self._duties.attempt(partial(self._commit_skip, delivery, delivery.skip), f"record of {file.name}", need)
         for file, delivery in pending:
-            if delivery.idempotency_key in self._refused:
+            if delivery.skip is None and delivery.idempotency_key in self._refused:
                 need = f"{STORE} {delivery.store_url}"
                 self._duties.attempt(partial(self._give_up, file, delivery), f"refusal of {file.name}", need)
             elif delivery.skip is None or delivery.idempotency_key in self._committed:

@@ -214,6 +214,8 @@ def test_a_prefect_that_refuses_makes_a_skipped_point_at_once(driver: Driver, pr
     skip = skip_of(driver.start().evaluate_live(40))
     assert (skip.reason, driver.gate.status.open) == ("crashed", True)
     assert "refused" in skip.message
+    asked = [body for _, path, body in prefect.requests if path.endswith("create_flow_run")]
+    assert len([body for body in asked if "state" not in body]) == 1  # the point is over: nothing is asked for any more
 
 
 def test_a_flow_run_that_no_runner_takes_is_not_waited_for(driver: Driver) -> None:

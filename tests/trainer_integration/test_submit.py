@@ -537,6 +537,7 @@ def test_what_prefect_refuses_and_can_not_have_a_record_is_set_aside_all_the_sam
     leave(trainer, OTHER)
     trainer.start()
     until(lambda: ".refused" in trainer.outbox)
+    assert trainer.outbox == [".json", ".refused"]  # the skip, whose record can't be written either, waits for that
 
 
 def test_a_point_that_another_process_delivered_is_watched_by_its_own_trainer(
