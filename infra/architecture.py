@@ -6,12 +6,15 @@ torch and transformers are loaded when something here is called, not before. No 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from infra.errors import ConfigInvalid
+
+STRICT = "_keep_in_fp32_modules_strict"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +22,8 @@ class Architecture:
     """`tensors` and `fused` map names to shapes: as transformers saves them, and as its modules name them.
 
     The two differ where experts are fused in memory. `tied` maps a name that need not be there to the one it repeats;
-    `optional` and `ignored` are patterns of names that may be missing, or be there besides; `float32` of those that keep it.
+    `optional` and `ignored` are patterns of names that may be missing, or be there besides; `float32` of those that keep it,
+    `strict` of those that transformers has in it whatever the rest is.
     """
 
     tensors: Mapping[str, tuple[int, ...]]
@@ -30,6 +34,7 @@ class Architecture:
     optional: tuple[str, ...]
     ignored: tuple[str, ...]
     float32: tuple[str, ...]
+    strict: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +46,16 @@ class Promise:
     unknown: str = ""
 
 
+def in_float32(patterns: Iterable[str]) -> re.Pattern[str]:
+    """What finds names of parts that `patterns`, as transformers has them, mean."""
+    return re.compile(rf"(^|\.)({'|'.join(patterns)})" if patterns else r"(?!)")
+
+
+def kept_in_float32(module: Any) -> re.Pattern[str]:
+    """Names of a live model's tensors that are saved in float32, if they are it, whatever the rest is."""
+    return in_float32(_patterns(module, STRICT))
+
+
 def tied_names(module: Any) -> dict[str, str]:
     return {str(name): str(source) for name, source in getattr(module, "all_tied_weights_keys", {}).items()}
 
@@ -48,8 +63,9 @@ def tied_names(module: Any) -> dict[str, str]:
 def own_tensors(module: Any) -> dict[str, Any]:
     """The live tensors of a model under its own names, each once: a tied one is left out."""
     tied = tied_names(module)
-    # keep_vars: the parameters themselves, so that they can be pointed at other storage.
-    return {name: tensor for name, tensor in module.state_dict(keep_vars=True).items() if name not in tied}
+    # keep_vars: the parameters themselves, so that they can be pointed at other storage. Compiled layers have another prefix.
+    held = {name.replace("_orig_mod.", ""): tensor for name, tensor in module.state_dict(keep_vars=True).items()}
+    return {name: tensor for name, tensor in held.items() if name not in tied}
 
 
 def promise_of(folder: Path) -> Promise:
@@ -132,7 +148,8 @@ def _architecture(module: Any) -> Architecture:
         optional=_patterns(module, "_keys_to_ignore_on_load_missing", "_keys_to_ignore_on_save"),
         # As transformers ignores them itself: buffers that old checkpoints have.
         ignored=(*_patterns(module, "_keys_to_ignore_on_load_unexpected"), r"rotary_emb\.inv_freq$", r"(^|\.)position_ids$"),
-        float32=(*_patterns(module, "_keep_in_fp32_modules", "_keep_in_fp32_modules_strict"), _PUBLISHED_IN_FLOAT32),
+        float32=(*_patterns(module, "_keep_in_fp32_modules", STRICT), _PUBLISHED_IN_FLOAT32),
+        strict=_patterns(module, STRICT),
     )
 
 

@@ -136,7 +136,7 @@ def check_adapter(
     for weight, shapes in sides.items():
         if weight not in base:
             report(_unmatched(weight, place))
-        elif base[weight].dtype not in MERGED:
+        elif base[weight].dtype not in ("", *MERGED):  # a live base has none yet
             message = f"adapter {place} changes {weight}, which its base has as {base[weight].dtype}"
             report(AdapterUnmatched(f"{message}: name the base before it was quantised", subject=weight))
         else:

@@ -11,7 +11,7 @@ import transformers
 
 from infra.errors import PinpointError
 from tests.sharded.models import files_of, model_of, with_adapter
-from trainer_integration.sharded.lora import MergedLoraExporter
+from trainer_integration.sharded.lora import AdapterExporter, MergedLoraExporter
 from trainer_integration.sharded.ranks import Ranks
 
 pytestmark = pytest.mark.slow
@@ -80,3 +80,26 @@ def test_an_adapters_parameter_that_nothing_has_merged_is_refused_by_name(tmp_pa
     layer.lora_gate = torch.nn.Parameter(torch.ones(3))
     with pytest.raises(PinpointError, match=r"layers\.1\.self_attn\.q_proj\.lora_gate is no part of a plain LoRA delta"):
         staged(model, tmp_path / "model")
+
+
+def test_of_a_module_saved_whole_the_one_that_trains_is_staged(tmp_path: Path) -> None:
+    """TRL keeps the adapter that training began with as `ref`."""
+    model = adapted(False, {"target_modules": ["q_proj"], "modules_to_save": ["lm_head"]})
+    model.add_adapter("ref", model.peft_config["default"])
+    model.set_adapter("default")
+    with torch.no_grad():
+        model.get_base_model().lm_head.modules_to_save["default"].weight.fill_(7.0)
+        wanted = model(IDS).logits
+        found = staged(model, tmp_path / "model")(IDS).logits
+    assert torch.allclose(found, wanted, atol=1e-3)
+
+
+def test_the_hub_is_not_asked_while_training_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def asked(*_: object, **__: object) -> bool:
+        raise AssertionError("the hub was asked")
+
+    model = adapted(False, {"target_modules": ["q_proj"]})
+    exporter = AdapterExporter(model, ranks=Ranks.alone())
+    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", asked)
+    exporter(tmp_path / "adapter")
+    assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import peft
@@ -15,8 +16,11 @@ from infra.errors import ConfigError
 from infra.validation.examination import validate_checkpoint
 from infra.validation.readers import LocalFolder
 from tests.fakes.prefect_server import FakePrefect
+from tests.trainer_integration.conftest import SUITE
 from tests.trainer_integration.conftest import Trainer as Home
 from tests.trainer_integration.test_hugging_face import Rows, add, asked, hugging_face_trainer
+from trainer_integration.adapters.hugging_face_export import usable
+from trainer_integration.options import DispatchSettings
 from trainer_integration.tiny_trainer.model import build_tokenizer
 
 pytestmark = pytest.mark.slow
@@ -107,3 +111,20 @@ def test_checkpoints_that_it_saves_at_least_as_often_are_accepted(tmp_path: Path
     out = tmp_path / "out"
     hf = hugging_face_trainer(out, save_strategy="steps", max_steps=100, save_steps=steps)
     assert add(hf, trainer, every=4, save_hf=f"{out}/checkpoint-{{step}}", save_interval=4).export is not None
+
+
+@pytest.mark.parametrize(
+    ("trainer", "said"),
+    [
+        (SimpleNamespace(model_init=lambda: None), "makes another model by model_init when training begins"),
+        (
+            SimpleNamespace(accelerator=SimpleNamespace(state=SimpleNamespace(fsdp_plugin=SimpleNamespace(fsdp_version=1)))),
+            "FSDP version 1 .* set version 2 in fsdp_config",
+        ),
+    ],
+    ids=["model_init", "FSDP 1"],
+)
+def test_a_trainer_whose_model_is_another_when_it_trains_is_refused_before(trainer: Any, said: str) -> None:
+    dispatch = DispatchSettings(run="run", suite=SUITE, every=10)
+    with pytest.raises(ConfigError, match=said):
+        usable(dispatch, None, trainer)

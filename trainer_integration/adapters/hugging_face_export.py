@@ -30,6 +30,7 @@ def exporter_of(trainer: Trainer) -> Exporter:
     from trainer_integration.sharded.modules import ModuleExporter
     from trainer_integration.sharded.ranks import Ranks
 
+    _refuse_what_comes_later(trainer)
     model, tokenizer = trainer.model, trainer.processing_class
     if tokenizer is None:
         raise ConfigError("the Trainer has no processing_class: give it the tokenizer, which a snapshot needs")
@@ -45,6 +46,13 @@ def exporter_of(trainer: Trainer) -> Exporter:
     return ModuleExporter(model, files)
 
 
+def _refuse_what_comes_later(trainer: Trainer) -> None:
+    """What trains must be what `trainer.model` is now, in a layout that can be staged from."""
+    plugin = getattr(getattr(getattr(trainer, "accelerator", None), "state", None), "fsdp_plugin", None)
+    if getattr(plugin, "fsdp_version", 2) == 1:
+        raise ConfigError("FSDP version 1 flattens parameters, which can't be staged: set version 2 in fsdp_config")
+
+
 def _refuse_prompts(model: Any) -> None:
     for name, adapter in model.peft_config.items():
         if adapter.is_prompt_learning:
@@ -54,6 +62,11 @@ def _refuse_prompts(model: Any) -> None:
 def usable(dispatch: DispatchSettings, export: Exporter | None, trainer: Trainer) -> Exporter | None:
     """None where a model that can't be exported need not be, because its checkpoints are read; else raises ConfigError."""
     try:
+        if getattr(trainer, "model_init", None) is not None:
+            raise ConfigError(
+                "the Trainer makes another model by model_init when training begins, and the exporter would keep this one: give"
+                " the Trainer the model itself"
+            )
         made = export or exporter_of(trainer)
         _refuse_unexportable(made)
     except ConfigError as error:

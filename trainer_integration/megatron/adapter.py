@@ -10,6 +10,7 @@ import json
 import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import ConfigError
@@ -17,7 +18,7 @@ from infra.validation.adapters import ADAPTER_CONFIG, ADAPTER_WEIGHTS, PREFIX, c
 from infra.validation.headers import TensorSpan
 from infra.validation.layout import raise_it
 from trainer_integration.megatron.adapter_mapping import MARK, MERGED, adapter_targets_of, part_of
-from trainer_integration.megatron.exporter import chunks_of
+from trainer_integration.megatron.exporter import chunks_of, gather, gathering_late
 from trainer_integration.megatron.mapping import Sizes
 from trainer_integration.megatron.parameters import Position, local_parameters
 from trainer_integration.sharded.blocks import Part, Shape, Target
@@ -64,6 +65,11 @@ class MegatronAdapterExporter(StagedExporter):
         super().__init__(MegatronAdapterSource(chunks, files.config, place, kind, alpha), files, dtype=kind, ranks=ranks)
         self.base, self.alpha = base, alpha
         self.one = OneFile(ADAPTER_WEIGHTS, {BASE_DIGEST: base_digest} if base_digest else {})
+        self._late = gathering_late(model)
+
+    def __call__(self, folder: Path) -> None:
+        gather(self._late, self.ranks)
+        super().__call__(folder)
 
     def _metadata(self, plan: Plan) -> dict[str, bytes]:
         self._refuse_unlike_base(plan)

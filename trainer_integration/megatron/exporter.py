@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from infra.errors import ConfigError
@@ -50,6 +51,35 @@ class MegatronExporter(StagedExporter):
         place = position or Position.of_job(getattr(files.config, "num_experts", None) or 0)
         source = MegatronSource(chunks, files.config, place, kind, merge)
         super().__init__(source, files, dtype=kind, ranks=ranks, shard_bytes=shard_bytes)
+        self._late = gathering_late(model)
+
+    def __call__(self, folder: Path) -> None:
+        gather(self._late, self.ranks)
+        super().__call__(folder)
+
+
+def gathering_late(model: Any) -> list[Any]:
+    """Wrappers whose ranks have, after an optimizer step, only their own part of it: `overlap_param_gather` gathers the rest in
+    the next forward pass. What is inside such a wrapper can't be told from what is in none: give the wrapper.
+    """
+    found = []
+    for chunk in model if isinstance(model, Sequence) else [model]:
+        while chunk is not None:
+            if getattr(getattr(chunk, "ddp_config", None), "overlap_param_gather", False):
+                found.append(chunk)
+            chunk = getattr(chunk, "module", None)
+    return found
+
+
+def gather(late: Sequence[Any], ranks: Ranks) -> None:
+    """All ranks have all of the last step. Collective, and so is what it calls; raises StagingFailed."""
+
+    def sync() -> None:
+        for wrapper in late:
+            wrapper.start_param_sync(force_sync=True)
+
+    if late:
+        ranks.together(sync)
 
 
 def chunks_of(model: Any, config: Any) -> list[Any]:

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from infra.architecture import Architecture
+from infra.architecture import Architecture, in_float32
 from infra.errors import ConfigError
 from trainer_integration.sharded.blocks import Part, Shape, Target, whole
 from trainer_integration.sharded.exporter import StagedExporter
@@ -64,7 +64,12 @@ class ConverterSource:
 
     def pieces(self) -> list[Piece]:
         shapes = self.architecture.tensors
-        return [Piece(name, (), tuple(shape), self.dtype) for name, shape in shapes.items() if math.prod(shape)]
+        kept = in_float32(self.architecture.strict)
+        return [
+            Piece(name, (), tuple(shape), "F32" if kept.search(name) else self.dtype)
+            for name, shape in shapes.items()
+            if math.prod(shape)
+        ]
 
     def layout(self, name: str, parts: Mapping[Part, Shape]) -> Sequence[Target]:
         return [whole(name, parts, name)]

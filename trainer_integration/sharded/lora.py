@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from infra.architecture import own_tensors
 from infra.errors import ConfigError
@@ -61,7 +61,13 @@ class MergedLoraSource(ModuleSource):
     def tensors(self) -> Mapping[str, Any]:
         from transformers.core_model_loading import revert_weight_conversion
 
-        found = {_plain(name): tensor for name, tensor in own_tensors(self.module).items() if not self._is_adapter(name)}
+        found: dict[str, Any] = {}
+        for name, tensor in own_tensors(self.module).items():
+            if self._is_adapter(name) or self._is_idle(name):
+                continue
+            if (plain := _plain(name)) in found:
+                raise ConfigError(f"{name} and another tensor both become {plain}: {REMEDY}")
+            found[plain] = tensor
         staged = dict(revert_weight_conversion(self.module, found))
         if lost := sorted(self.layers.keys() - staged.keys()):
             raise ConfigError(f"the adapter of {lost[0].removesuffix('.weight')} belongs to no weight that is staged: {REMEDY}")
@@ -74,6 +80,13 @@ class MergedLoraSource(ModuleSource):
         named = {*layer.lora_A, *layer.lora_embedding_A}
         deltas = [layer.get_delta_weight(adapter) for adapter in layer.active_adapters if adapter in named]
         return tensor + sum(delta.to(tensor.dtype) for delta in deltas) if deltas else tensor
+
+    def _is_idle(self, name: str) -> bool:
+        """Of a module saved whole that another adapter has, such as the `ref` by which TRL remembers how training began."""
+        head, found, rest = name.partition(".modules_to_save.")
+        if not found:
+            return False
+        return rest.partition(".")[0] not in self.module.get_submodule(head).active_adapters
 
     def _is_adapter(self, name: str) -> bool:
         if ".lora_" not in name:
@@ -139,12 +152,15 @@ class AdapterExporter:
         if adapter not in model.peft_config:
             raise ConfigError(f"the model has no adapter {adapter!r}: it has {', '.join(sorted(model.peft_config))}")
         self.model, self.adapter, self.base_digest = model, adapter, base_digest
+        # PEFT would ask the hub each time whether the vocabulary was changed, and go by whether it got an answer.
+        self._with_embeddings = self._held().keys() != self._held(with_embeddings=False).keys()
         self.ranks = ranks or Ranks.of_job()
 
     def __call__(self, folder: Path) -> None:
         """Raises StagingFailed on all ranks; then nothing is left in `folder`."""
         try:
-            held = self.ranks.together(self._held)  # what fails here keeps no rank waiting in the gather
+            # What fails here keeps no rank waiting in the gather.
+            held = self.ranks.together(partial(self._held, with_embeddings=self._with_embeddings))
             self.ranks.together(partial(self._write, folder, held))
             self.ranks.together(partial(self._name_last, folder))
         except BaseException:
@@ -156,10 +172,12 @@ class AdapterExporter:
         if self.ranks.rank == 0:
             (folder / (ADAPTER_CONFIG + UNFINISHED)).rename(folder / ADAPTER_CONFIG)
 
-    def _held(self) -> dict[str, Any]:
+    def _held(self, with_embeddings: bool | Literal["auto"] = "auto") -> dict[str, Any]:
         from peft.utils import get_peft_model_state_dict
 
-        held: dict[str, Any] = get_peft_model_state_dict(self.model, adapter_name=self.adapter)
+        held: dict[str, Any] = get_peft_model_state_dict(
+            self.model, adapter_name=self.adapter, save_embedding_layers=with_embeddings
+        )
         return held
 
     def _write(self, folder: Path, held: dict[str, Any]) -> None:

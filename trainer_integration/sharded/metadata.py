@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ class ModelFiles:
 
     config: Any
     others: Mapping[str, bytes]
+    live: tuple[Any, ...] = ()  # whose files are rendered anew: a Trainer changes them when training begins
 
     @classmethod
     def of(cls, config: Any, tokenizer: Any, generation_config: Any = None) -> ModelFiles:
@@ -33,10 +34,8 @@ class ModelFiles:
             if part is not None and not hasattr(part, "save_pretrained"):
                 raise ConfigError(f"{name} {type(part).__name__} has no save_pretrained: give a Hugging Face {name}")
         with tempfile.TemporaryDirectory(prefix="pinpoint-metadata-") as folder:
-            for part in (tokenizer, generation_config):
-                if part is not None:
-                    part.save_pretrained(folder)
-            return cls(config=config, others=_metadata_in(Path(folder)))
+            live = tuple(part for part in (tokenizer, generation_config) if part is not None)
+            return cls(config=config, others=_saved_in(Path(folder), live), live=live)
 
     @classmethod
     def of_folder(cls, folder: Path) -> ModelFiles:
@@ -52,14 +51,21 @@ class ModelFiles:
         config.dtype = dtype
         config.architectures = config.architectures or [_architecture(config)]
         with tempfile.TemporaryDirectory(prefix="pinpoint-metadata-") as folder:
+            others = {**self.others, **_saved_in(Path(folder), self.live)}
             config.save_pretrained(folder)
-            return {**self.others, CONFIG: (Path(folder) / CONFIG).read_bytes()}
+            return {**others, CONFIG: (Path(folder) / CONFIG).read_bytes()}
 
     def promise(self, dtype: str) -> Promise:
         """The tensors that the config describes."""
         with tempfile.TemporaryDirectory(prefix="pinpoint-metadata-") as folder:
             (Path(folder) / CONFIG).write_bytes(self.rendered(dtype)[CONFIG])
             return promise_of(Path(folder))
+
+
+def _saved_in(folder: Path, live: Sequence[Any]) -> dict[str, bytes]:
+    for part in live:
+        part.save_pretrained(folder)
+    return _metadata_in(folder)
 
 
 def _metadata_in(folder: Path) -> dict[str, bytes]:

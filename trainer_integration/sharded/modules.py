@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from infra.architecture import own_tensors
+from infra.architecture import kept_in_float32, own_tensors
 from infra.errors import ConfigError
 from trainer_integration.sharded.blocks import Block, Part, Shape, Target, columns, rows_of
 from trainer_integration.sharded.exporter import StagedExporter
@@ -61,7 +61,7 @@ class ModuleSource:
         return tensor.to_local() if is_sharded(tensor) else tensor
 
     def pieces(self) -> list[Piece]:
-        return pieces_of(self._held(), self.dtype)
+        return pieces_of(self._held(), self.dtype, kept_in_float32(self.module))
 
     def layout(self, name: str, parts: Mapping[Part, Shape]) -> Sequence[Target]:
         """A part is (its first index in each dimension, the shape of the whole)."""
@@ -83,10 +83,14 @@ class ModuleSource:
 
 
 def unwrapped(module: Any) -> Any:
-    """The module inside of DDP."""
-    while not hasattr(module, "config") and hasattr(module, "module"):
-        module = module.module
-    return module
+    """The module inside of DDP, or of `torch.compile`, whose wrapper has all that the module has."""
+    while True:
+        if hasattr(module, "_orig_mod"):
+            module = module._orig_mod
+        elif not hasattr(module, "config") and hasattr(module, "module"):
+            module = module.module
+        else:
+            return module
 
 
 def dtype_of(module: Any, files: ModelFiles) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -12,6 +13,9 @@ from trainer_integration.sharded.plan import Key, Piece
 
 if TYPE_CHECKING:
     import torch
+
+
+_NONE = re.compile(r"(?!)")
 
 
 class Source(Protocol):
@@ -36,11 +40,17 @@ class Held:
     value: Callable[[], torch.Tensor]
 
 
-def pieces_of(held: Mapping[Key, Held], dtype: torch.dtype) -> list[Piece]:
-    """Floating values are staged as `dtype`, others as they are. Empty ones are nobody's."""
-    found = [
-        (key, part, dtype if part.dtype.is_floating_point else part.dtype) for key, part in held.items() if 0 not in part.shape
-    ]
+def pieces_of(held: Mapping[Key, Held], dtype: torch.dtype, kept: re.Pattern[str] = _NONE) -> list[Piece]:
+    """Floating values are staged as `dtype`, but for those in float32 whose names are `kept`; others as they are.
+
+    Empty ones are nobody's.
+    """
+
+    def kind_of(name: str, part: Held) -> torch.dtype:
+        stays = not part.dtype.is_floating_point or (str(part.dtype) == "torch.float32" and kept.search(name))
+        return part.dtype if stays else dtype
+
+    found = [(key, part, kind_of(key[0], part)) for key, part in held.items() if 0 not in part.shape]
     return [Piece(name, part, one.shape, name_of(kind, name)) for (name, part), one, kind in found]
 
 
