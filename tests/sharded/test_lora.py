@@ -95,11 +95,17 @@ def test_of_a_module_saved_whole_the_one_that_trains_is_staged(tmp_path: Path) -
 
 
 def test_the_hub_is_not_asked_while_training_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def asked(*_: object, **__: object) -> bool:
-        raise AssertionError("the hub was asked")
+    asked: list[str] = []
 
+    def looked_for(model: str, file: str, **_: object) -> bool:
+        asked.append(model)
+        return False
+
+    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", looked_for)
     model = adapted(False, {"target_modules": ["q_proj"]})
+    model.peft_config["default"].base_model_name_or_path = "some/base"
     exporter = AdapterExporter(model, ranks=Ranks.alone())
-    monkeypatch.setattr("peft.utils.save_and_load.check_file_exists_on_hf_hub", asked)
+    before = len(asked)
     exporter(tmp_path / "adapter")
     assert (tmp_path / "adapter" / "adapter_model.safetensors").exists()
+    assert len(asked) == before > 0

@@ -83,14 +83,10 @@ class ModuleSource:
 
 
 def unwrapped(module: Any) -> Any:
-    """The module inside of DDP, or of `torch.compile`, whose wrapper has all that the module has."""
-    while True:
-        if hasattr(module, "_orig_mod"):
-            module = module._orig_mod
-        elif not hasattr(module, "config") and hasattr(module, "module"):
-            module = module.module
-        else:
-            return module
+    """The module inside of DDP. What `torch.compile` makes has all that its module has."""
+    while not hasattr(module, "config") and hasattr(module, "module"):
+        module = module.module
+    return module
 
 
 def dtype_of(module: Any, files: ModelFiles) -> str:
