@@ -19,15 +19,13 @@ from infra.digests import FileDigest, digest_file
 from infra.errors import SnapshotInvalid, SnapshotMissing
 from infra.model import EvalPoint, FileEntry, Manifest, TensorEntry
 from infra.snapshot import assemble, describe
-from infra.validation.adapters import ADAPTER_WEIGHTS, PREFIX, read_adapter_config
+from infra.validation.adapters import ADAPTER_WEIGHTS, DTYPES, PREFIX, read_adapter_config
 from infra.validation.headers import TensorSpan, read_header
 from infra.validation.layout import CONFIG, METADATA, read_contents
 from infra.validation.readers import LocalFolder
 
 if TYPE_CHECKING:
     import torch
-
-DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
 def merge(base: Path, adapter: Path, base_digest: str, target: Path, point: EvalPoint) -> Manifest:

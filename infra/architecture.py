@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,7 @@ class Promise:
     unknown: str = ""
 
 
-def in_float32(patterns: Iterable[str]) -> re.Pattern[str]:
+def in_float32(patterns: Sequence[str]) -> re.Pattern[str]:
     """What finds names of parts that `patterns`, as transformers has them, mean."""
     return re.compile(rf"(^|\.)({'|'.join(patterns)})" if patterns else r"(?!)")
 

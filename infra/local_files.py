@@ -54,13 +54,10 @@ def write(path: Path, data: bytes) -> None:
 
 def create(path: Path, data: bytes) -> bool:
     """Writes a file that must not exist yet; False for all but one of several concurrent creators."""
-    for attempt in range(TRIES):
-        try:
+    for _ in range(TRIES - 1):
+        with suppress(FileNotFoundError):  # the folder was deleted meanwhile, see `write`
             return _create(path, data)
-        except FileNotFoundError:  # the folder was deleted meanwhile, see `write`
-            if attempt == TRIES - 1:
-                raise
-    raise AssertionError("unreachable")
+    return _create(path, data)
 
 
 def _create(path: Path, data: bytes) -> bool:

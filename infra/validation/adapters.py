@@ -26,7 +26,8 @@ from infra.validation.readers import CheckpointReader
 from infra.validation.resolve import open_checkpoint
 from infra.validation.values import check_finite
 
-MERGED = ("F64", "F32", "F16", "BF16")  # dtypes of weights that an adapter can be merged into
+# Of weights that an adapter can be merged into: their dtypes in files, and in torch.
+DTYPES = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 ADAPTER_CONFIG = "adapter_config.json"
 ADAPTER_WEIGHTS = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -136,7 +137,7 @@ def check_adapter(
     for weight, shapes in sides.items():
         if weight not in base:
             report(_unmatched(weight, place))
-        elif base[weight].dtype not in ("", *MERGED):  # a live base has none yet
+        elif base[weight].dtype not in ("", *DTYPES):  # a live base has none yet
             message = f"adapter {place} changes {weight}, which its base has as {base[weight].dtype}"
             report(AdapterUnmatched(f"{message}: name the base before it was quantised", subject=weight))
         else:
